@@ -1,0 +1,139 @@
+// Rotary position embedding of queries and keys, one pass over both.
+//
+// Each pair (a, b) of a head is rotated: a' = a cos_a - b sin_a, b' = b cos_b + a sin_b. The pairs
+// are (i, i + D/2), or (2i, 2i + 1) where interleaved. The backward pass is the transposed matrix:
+// a = a' cos_a + b' sin_b, b = b' cos_b - a' sin_a.
+
+#include <fusewheel/rope.h>
+
+#include "simd/vec.h"
+
+// One range item is one position of one batch entry, all its heads.
+FUSEWHEEL_DECLARE(void rope_positions(const RopeArgs&, int64_t, int64_t));
+
+namespace fusewheel::FUSEWHEEL_ISA {
+namespace {
+
+template <typename T>
+FUSEWHEEL_INLINE void rotate_halves(const T* in, const T* cos, const T* sin, T* out, int64_t half,
+                                    bool transposed) {
+  using A = Accumulate<T>;
+  for (int64_t i = 0; i < half; i += kLanes<A>) {
+    const int64_t live = half - i < kLanes<A> ? half - i : kLanes<A>;
+    const auto a = load(in + i, live);
+    const auto b = load(in + half + i, live);
+    const auto cos_a = load(cos + i, live);
+    const auto cos_b = load(cos + half + i, live);
+    auto sin_a = load(sin + i, live);
+    auto sin_b = load(sin + half + i, live);
+    if (transposed) {
+      const auto swapped = sin_a;
+      sin_a = -sin_b;
+      sin_b = -swapped;
+    }
+    store(out + i, a * cos_a - b * sin_a, live);
+    store(out + half + i, b * cos_b + a * sin_b, live);
+  }
+}
+
+// Even and odd lanes of a vector are the pairs; the neighbour comes from a shuffle.
+template <typename T>
+FUSEWHEEL_INLINE void rotate_pairs(const T* in, const T* cos, const T* sin, T* out, int64_t size,
+                                   bool transposed) {
+  using A = Accumulate<T>;
+  using Integer = typename VecOf<A>::integer;
+  Integer neighbour;
+  Vec<A> sign;
+  for (int lane = 0; lane < kLanes<A>; ++lane) {
+    neighbour[lane] = lane ^ 1;
+    sign[lane] = (lane & 1) == static_cast<int>(transposed) ? -1 : 1;
+  }
+  for (int64_t i = 0; i < size; i += kLanes<A>) {
+    const int64_t live = size - i < kLanes<A> ? size - i : kLanes<A>;
+    const auto value = load(in + i, live);
+    auto s = load(sin + i, live);
+    if (transposed) {
+      s = __builtin_shuffle(s, neighbour);
+    }
+    store(out + i,
+               value * load(cos + i, live) + __builtin_shuffle(value, neighbour) * (s * sign),
+               live);
+  }
+}
+
+template <typename T>
+void rotate(const RopeArgs& args, int64_t begin, int64_t end) {
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t batch = item / args.length;
+    const int64_t position = item % args.length;
+    const T* cos = static_cast<const T*>(args.cos) + batch * args.cos_strides[0] +
+                   position * args.cos_strides[1];
+    const T* sin = static_cast<const T*>(args.sin) + batch * args.sin_strides[0] +
+                   position * args.sin_strides[1];
+    for (const RopeTensor& tensor : args.tensors) {
+      const T* in = static_cast<const T*>(tensor.in) + batch * tensor.in_strides[0] +
+                    position * tensor.in_strides[2];
+      T* out = static_cast<T*>(tensor.out) + batch * tensor.out_strides[0] +
+               position * tensor.out_strides[2];
+      for (int64_t head = 0; head < tensor.heads; ++head) {
+        if (args.interleaved) {
+          rotate_pairs(in, cos, sin, out, args.size, args.transposed);
+        } else {
+          rotate_halves(in, cos, sin, out, args.size / 2, args.transposed);
+        }
+        in += tensor.in_strides[1];
+        out += tensor.out_strides[1];
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void rope_positions(const RopeArgs& args, int64_t begin, int64_t end) {
+  for_dtype(args.dtype, [&](auto zero) { rotate<decltype(zero)>(args, begin, end); });
+}
+
+}  // namespace fusewheel::FUSEWHEEL_ISA
+
+#if FUSEWHEEL_GLUE
+
+#include "parallel.h"
+
+namespace fusewheel {
+namespace {
+
+std::tuple<Tensor, Tensor> run(const Rope& call) {
+  const auto& args = call.args;
+  const int64_t work = (args.tensors[0].heads + args.tensors[1].heads) * args.size;
+  const auto positions = FUSEWHEEL_SELECT(rope_positions);
+  parallel_for(args.batch * args.length, kGrain / std::max<int64_t>(work, 1) + 1,
+               [&](int64_t begin, int64_t end) { positions(args, begin, end); });
+  return {call.out[0], call.out[1]};
+}
+
+std::tuple<Tensor, Tensor> rope(const Tensor& q, const Tensor& k, const Tensor& cos,
+                                const Tensor& sin, bool interleaved) {
+  return run({"rope", {"q", q}, {"k", k}, {"cos", cos}, {"sin", sin}, interleaved, false});
+}
+
+std::tuple<Tensor, Tensor> rope_backward(const Tensor& grad_q, const Tensor& grad_k,
+                                         const Tensor& cos, const Tensor& sin, bool interleaved) {
+  return run({"rope_backward",
+              {"grad_q", grad_q},
+              {"grad_k", grad_k},
+              {"cos", cos},
+              {"sin", sin},
+              interleaved,
+              true});
+}
+
+FUSEWHEEL_KERNELS(library) {
+  kernel<rope>(library, "rope");
+  kernel<rope_backward>(library, "rope_backward");
+}
+
+}  // namespace
+}  // namespace fusewheel
+
+#endif  // FUSEWHEEL_GLUE

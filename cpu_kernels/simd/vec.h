@@ -1,0 +1,232 @@
+// Plain vectors over the compiler's vector extension: as wide as the instruction set of this level.
+// Arithmetic on half types happens in float; only load and store know them.
+#pragma once
+
+#include <fusewheel/geometry.h>
+
+#include <cstdint>
+
+#include "../isa.h"
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+namespace fusewheel::FUSEWHEEL_ISA {
+
+#if defined(__AVX512F__)
+constexpr int kBytes = 64;
+#elif defined(__AVX2__)
+constexpr int kBytes = 32;
+#else
+constexpr int kBytes = 16;
+#endif
+
+struct BFloat16 {
+  uint16_t bits;
+};
+struct Float16 {
+  uint16_t bits;
+};
+
+template <typename A>
+struct VecOf;
+template <>
+struct VecOf<float> {
+  typedef float type __attribute__((vector_size(kBytes)));
+  typedef int32_t integer __attribute__((vector_size(kBytes)));
+  typedef uint32_t bits __attribute__((vector_size(kBytes)));
+  typedef uint16_t half __attribute__((vector_size(kBytes / 2)));
+};
+template <>
+struct VecOf<double> {
+  typedef double type __attribute__((vector_size(kBytes)));
+  typedef int64_t integer __attribute__((vector_size(kBytes)));
+};
+
+template <typename A>
+using Vec = typename VecOf<A>::type;
+using Bits = VecOf<float>::bits;
+using Half = VecOf<float>::half;
+
+// The type a kernel computes in.
+template <typename T>
+struct AccumulateOf {
+  using type = float;
+};
+template <>
+struct AccumulateOf<double> {
+  using type = double;
+};
+template <typename T>
+using Accumulate = typename AccumulateOf<T>::type;
+
+template <typename A>
+constexpr int kLanes = kBytes / static_cast<int>(sizeof(A));
+
+template <typename To, typename From>
+FUSEWHEEL_INLINE To bit_cast(From from) {
+  static_assert(sizeof(To) == sizeof(From), "");
+  To to;
+  __builtin_memcpy(&to, &from, sizeof(To));
+  return to;
+}
+
+template <typename A>
+FUSEWHEEL_INLINE Vec<A> splat(A value) {
+  return Vec<A>{} + value;
+}
+
+// Half types in the integers' own terms, for levels without the instruction.
+
+FUSEWHEEL_INLINE Vec<float> widen(Half half, BFloat16) {
+  return bit_cast<Vec<float>>(__builtin_convertvector(half, Bits) << 16);
+}
+
+FUSEWHEEL_INLINE Half narrow(Vec<float> value, BFloat16) {
+  const Bits bits = bit_cast<Bits>(value);
+  const Bits rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  const Bits nan = bit_cast<Bits>(value != value);
+  return __builtin_convertvector((nan & 0x7fc0) | (~nan & rounded), Half);
+}
+
+#if defined(__AVX512F__)
+FUSEWHEEL_INLINE Vec<float> widen(Half half, Float16) {
+  return bit_cast<Vec<float>>(_mm512_cvtph_ps(bit_cast<__m256i>(half)));
+}
+FUSEWHEEL_INLINE Half narrow(Vec<float> value, Float16) {
+  return bit_cast<Half>(_mm512_cvtps_ph(bit_cast<__m512>(value), _MM_FROUND_TO_NEAREST_INT));
+}
+#elif defined(__F16C__)
+FUSEWHEEL_INLINE Vec<float> widen(Half half, Float16) {
+  return bit_cast<Vec<float>>(_mm256_cvtph_ps(bit_cast<__m128i>(half)));
+}
+FUSEWHEEL_INLINE Half narrow(Vec<float> value, Float16) {
+  return bit_cast<Half>(_mm256_cvtps_ph(bit_cast<__m256>(value), _MM_FROUND_TO_NEAREST_INT));
+}
+#else
+FUSEWHEEL_INLINE Vec<float> widen(Half half, Float16) {
+  const Bits bits = __builtin_convertvector(half, Bits);
+  const Bits magnitude = (bits & 0x7fff) << 13;
+  // 2^112 moves the exponent; denormals become normal on the way.
+  const Bits scaled = bit_cast<Bits>(bit_cast<Vec<float>>(magnitude) * 0x1p112f);
+  const Bits special = bit_cast<Bits>(magnitude >= 0x0f800000) & 0x7f800000;
+  return bit_cast<Vec<float>>(scaled | special | ((bits & 0x8000) << 16));
+}
+FUSEWHEEL_INLINE Half narrow(Vec<float> value, Float16) {
+  const Bits bits = bit_cast<Bits>(value);
+  const Bits sign = (bits >> 16) & 0x8000;
+  const Bits magnitude = bits & 0x7fffffff;
+  // Too large for a half, infinite, or NaN.
+  const Bits large = bit_cast<Bits>(magnitude >= 0x47800000);
+  const Bits nan = bit_cast<Bits>(magnitude > 0x7f800000);
+  // Adding 0.5 lines a denormal's bits up at the bottom of the mantissa, rounded to even.
+  const Bits tiny = bit_cast<Bits>(magnitude < 0x38800000);
+  const Bits denormal = bit_cast<Bits>(bit_cast<Vec<float>>(magnitude) + 0.5f) - 0x3f000000;
+  const Bits normal = (magnitude - 0x38000000 + 0xfff + ((magnitude >> 13) & 1)) >> 13;
+  const Bits finite = (tiny & denormal) | (~tiny & normal);
+  const Bits out = (large & ((nan & 0x7e00) | (~nan & 0x7c00))) | (~large & finite);
+  return __builtin_convertvector(out | sign, Half);
+}
+#endif
+
+template <typename T>
+FUSEWHEEL_INLINE Vec<float> load(const T* from) {
+  Half half;
+  __builtin_memcpy(&half, from, sizeof(half));
+  return widen(half, T{});
+}
+FUSEWHEEL_INLINE Vec<float> load(const float* from) {
+  Vec<float> value;
+  __builtin_memcpy(&value, from, sizeof(value));
+  return value;
+}
+FUSEWHEEL_INLINE Vec<double> load(const double* from) {
+  Vec<double> value;
+  __builtin_memcpy(&value, from, sizeof(value));
+  return value;
+}
+
+template <typename T>
+FUSEWHEEL_INLINE void store(T* to, Vec<float> value) {
+  const Half half = narrow(value, T{});
+  __builtin_memcpy(to, &half, sizeof(half));
+}
+FUSEWHEEL_INLINE void store(float* to, Vec<float> value) {
+  __builtin_memcpy(to, &value, sizeof(value));
+}
+FUSEWHEEL_INLINE void store(double* to, Vec<double> value) {
+  __builtin_memcpy(to, &value, sizeof(value));
+}
+
+// The first `count` lanes; the others read as zero and are not written.
+template <typename T>
+FUSEWHEEL_INLINE Vec<Accumulate<T>> load(const T* from, int64_t count) {
+  if (count == kLanes<Accumulate<T>>) {
+    return load(from);
+  }
+  T lanes[kLanes<Accumulate<T>>];
+  for (int i = 0; i < kLanes<Accumulate<T>>; ++i) {
+    lanes[i] = i < count ? from[i] : T{};
+  }
+  return load(lanes);
+}
+template <typename T>
+FUSEWHEEL_INLINE void store(T* to, Vec<Accumulate<T>> value, int64_t count) {
+  if (count == kLanes<Accumulate<T>>) {
+    return store(to, value);
+  }
+  T lanes[kLanes<Accumulate<T>>];
+  store(lanes, value);
+  for (int64_t i = 0; i < count; ++i) {
+    to[i] = lanes[i];
+  }
+}
+
+// Calls step(i, live) for every vector of a row; only the last may have fewer live lanes.
+template <typename A, typename Step>
+FUSEWHEEL_INLINE void for_each_vector(int64_t size, Step step) {
+  int64_t i = 0;
+  for (; i + kLanes<A> <= size; i += kLanes<A>) {
+    step(i, kLanes<A>);
+  }
+  if (i < size) {
+    step(i, size - i);
+  }
+}
+
+// What a value becomes when it is stored as T and read back.
+template <typename T>
+FUSEWHEEL_INLINE Vec<Accumulate<T>> round_to(Vec<Accumulate<T>> value) {
+  if constexpr (sizeof(T) == sizeof(uint16_t)) {
+    return widen(narrow(value, T{}), T{});
+  } else {
+    return value;
+  }
+}
+
+template <typename A>
+FUSEWHEEL_INLINE A sum(Vec<A> value) {
+  // Pairwise, so that the order does not depend on how the compiler unrolls.
+  A lanes[kLanes<A>];
+  store(lanes, value);
+  for (int width = kLanes<A> / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) {
+      lanes[i] += lanes[i + width];
+    }
+  }
+  return lanes[0];
+}
+
+// Calls body(T{}) with the element type that a dtype stands for.
+template <typename Body>
+FUSEWHEEL_INLINE void for_dtype(Dtype dtype, Body body) {
+  switch (dtype) {
+    case Dtype::kFloat32: return body(float{});
+    case Dtype::kBFloat16: return body(BFloat16{});
+    case Dtype::kFloat16: return body(Float16{});
+    case Dtype::kFloat64: return body(double{});
+  }
+}
+
+}  // namespace fusewheel::FUSEWHEEL_ISA

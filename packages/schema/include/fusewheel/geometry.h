@@ -1,0 +1,32 @@
+// Plain data that kernels of every backend read: no torch, no standard library, usable on a device.
+#pragma once
+
+#include <cstdint>
+
+namespace fusewheel {
+
+enum class Dtype : int32_t { kFloat32, kBFloat16, kFloat16, kFloat64 };
+
+// PyTorch allows no more dimensions than this.
+constexpr int kMaxDims = 64;
+
+// How the operands of an elementwise kernel lie in memory: broadcast to one shape, dimensions
+// ordered innermost first and merged where every operand allows it. Strides count elements.
+template <int operands>
+struct Geometry {
+  int dims;
+  int64_t numel;
+  int64_t sizes[kMaxDims];
+  int64_t strides[operands][kMaxDims];
+};
+
+// What an elementwise kernel gets: outputs first, then inputs. `scalar` is the operator's own.
+template <int operands>
+struct ElementwiseArgs {
+  Geometry<operands> geometry;
+  void* data[operands];
+  Dtype dtype;
+  double scalar;
+};
+
+}  // namespace fusewheel

@@ -1,0 +1,62 @@
+// The one definition of every fusewheel operator. All kernel libraries link this library, so it is
+// loaded once however many of them are imported (same SONAME); a copy that does get loaded twice
+// finds the namespace taken and leaves it alone instead of ending the process.
+
+#include <torch/csrc/stable/library.h>
+
+#ifndef FUSEWHEEL_VERSION
+#error "FUSEWHEEL_VERSION comes from CMake"
+#endif
+
+namespace {
+
+constexpr const char* kSchemas[] = {
+    "muladd(Tensor a, Tensor b, float c) -> Tensor",
+    "mul(Tensor a, Tensor b) -> Tensor",
+    "add_out(Tensor a, Tensor b, Tensor(a!) out) -> ()",
+    "rms_norm(Tensor x, Tensor weight, float eps, int cast) -> (Tensor y, Tensor rstd)",
+    "rms_norm_backward(Tensor grad, Tensor x, Tensor weight, Tensor rstd, int cast)"
+    " -> (Tensor grad_x, Tensor grad_weight)",
+    "silu_mul(Tensor gate, Tensor up) -> Tensor",
+    "silu_mul_backward(Tensor grad, Tensor gate, Tensor up) -> (Tensor grad_gate, Tensor grad_up)",
+    "rope(Tensor q, Tensor k, Tensor cos, Tensor sin, bool interleaved)"
+    " -> (Tensor q_out, Tensor k_out)",
+    "rope_backward(Tensor grad_q, Tensor grad_k, Tensor cos, Tensor sin, bool interleaved)"
+    " -> (Tensor q, Tensor k)",
+};
+
+// STABLE_TORCH_LIBRARY ignores the error of a second definition and then uses an uninitialised
+// handle; hence the C interface.
+class Definition {
+ public:
+  Definition() {
+    if (aoti_torch_library_init_def("fusewheel", "schema.cpp", __LINE__, &library_) !=
+        AOTI_TORCH_SUCCESS) {
+      library_ = nullptr;
+      return;
+    }
+    for (const char* schema : kSchemas) {
+      aoti_torch_library_def(library_, schema);
+    }
+  }
+
+  ~Definition() {
+    if (library_ != nullptr) {
+      aoti_torch_delete_library_object(library_);
+    }
+  }
+
+  Definition(const Definition&) = delete;
+  Definition& operator=(const Definition&) = delete;
+
+ private:
+  TorchLibraryHandle library_ = nullptr;
+};
+
+const Definition definition;
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const char* fusewheel_schema_version() {
+  return FUSEWHEEL_VERSION;
+}

@@ -1,0 +1,18 @@
+// Compiled into every kernel library: what its kernels take and return, for the loader to compare
+// with the schema.
+
+#include <fusewheel/kernel.h>
+
+namespace fusewheel {
+
+std::string& signatures() {
+  // Filled by static initialisers of other files, hence created on first use.
+  static std::string text;
+  return text;
+}
+
+}  // namespace fusewheel
+
+extern "C" __attribute__((visibility("default"))) const char* fusewheel_signatures() {
+  return fusewheel::signatures().c_str();
+}
