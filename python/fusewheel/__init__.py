@@ -1,0 +1,59 @@
+"""Fused PyTorch operators that work everywhere PyTorch does, from one wheel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fusewheel._load import Backend, load_backends
+from fusewheel._version import __version__
+from fusewheel.errors import (
+    BackendError,
+    BackendUnavailableError,
+    DriverTooOldError,
+    FusewheelError,
+    LibraryLoadError,
+    NoBackendError,
+    SignatureMismatchError,
+    TorchTooOldError,
+    VersionMismatchError,
+)
+
+# The schemas are in the kernel libraries, so these load before the operators are declared.
+_backends = load_backends()
+
+from fusewheel import ops  # noqa: E402
+from fusewheel.ops import *  # noqa: E402, F403
+
+if TYPE_CHECKING:
+    from fusewheel.compiler import explain as explain
+
+__all__ = [
+    "Backend",
+    "BackendError",
+    "BackendUnavailableError",
+    "DriverTooOldError",
+    "FusewheelError",
+    "LibraryLoadError",
+    "NoBackendError",
+    "SignatureMismatchError",
+    "TorchTooOldError",
+    "VersionMismatchError",
+    "__version__",
+    "backends",
+    "explain",
+    *ops.__all__,
+]
+
+
+def backends() -> tuple[Backend, ...]:
+    """The installed kernel libraries: which are in use, and why the others are not."""
+    return _backends
+
+
+def __getattr__(name: str) -> Any:
+    # The compiler is imported when it is asked for: most programs only call operators.
+    if name == "explain":
+        from fusewheel.compiler import explain
+
+        return explain
+    raise AttributeError(f"module 'fusewheel' has no attribute '{name}'")

@@ -1,0 +1,230 @@
+"""Hands an operator's Python side to the dispatcher.
+
+The kernel libraries fill the backend keys (CPU, CUDA). The rest is here, the same for every
+operator:
+
+* `Autograd`: an `autograd.Function` around the kernel. Where an input carries a forward-mode
+  tangent the reference runs instead, so that the tangent is not lost.
+* `FuncTorchDynamicLayerFrontMode`: under `torch.func` the reference runs, which every transform
+  understands.
+* `CompositeExplicitAutograd`: a device without a kernel library runs the reference.
+* `ADInplaceOrView`: an operator that writes an argument bumps its version, or gradients that saved
+  the old value would silently be wrong.
+* Sparse and quantised layouts are refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from fusewheel._operator import Arguments, Operator
+
+_library = torch.library.Library("fusewheel", "IMPL")
+
+_REFUSED_KEYS = (
+    "SparseCPU",
+    "SparseCUDA",
+    "SparseCsrCPU",
+    "SparseCsrCUDA",
+    "QuantizedCPU",
+    "MkldnnCPU",
+)
+
+
+def register(operator: Operator) -> None:
+    """Registers everything about `operator` that is not a kernel."""
+    name = operator.name
+    torch.library.register_fake(f"fusewheel::{name}", _fake(operator), lib=_library)
+    _library.impl(name, _autograd_kernel(operator), "Autograd")
+    _library.impl(name, operator.reference, "FuncTorchDynamicLayerFrontMode")
+    _library.impl(name, _fallback(operator), "CompositeExplicitAutograd")
+    for key in _REFUSED_KEYS:
+        _library.impl(name, _refusal(operator), key)
+    if operator.mutates is not None:
+        _library.impl(name, _version_bump(operator), "ADInplaceOrView", with_keyset=True)
+
+
+def _fake(operator: Operator) -> Callable[..., Any]:
+    names = [argument.name for argument in operator.overload._schema.arguments]
+
+    def fake(*arguments: Any) -> Any:
+        # A mixture of a device and `meta` comes here, not to a kernel.
+        tensors = [(n, a) for n, a in zip(names, arguments, strict=True) if isinstance(a, Tensor)]
+        (first_name, first), *others = tensors
+        for other_name, other in others:
+            if other.device != first.device:
+                raise RuntimeError(
+                    f"{operator.name}: {other_name} must be on the device of {first_name}, "
+                    f"{first.device}, got {other.device}"
+                )
+        return operator.fake(*arguments)
+
+    return fake
+
+
+def _fallback(operator: Operator) -> Callable[..., Any]:
+    schema = operator.overload._schema.arguments
+    tensors = [(i, a.name) for i, a in enumerate(schema) if str(a.type) == "Tensor"]
+
+    def kernel(*arguments: Any) -> Any:
+        for i, name in tensors:
+            if arguments[i] is None:
+                raise RuntimeError(f"{operator.name}: {name} must be a tensor, got None")
+        result = operator.reference(*arguments)
+        if result is None:
+            return None
+        # Compilers rely on the strides that the fake promises.
+        promised = operator.fake(*arguments)
+        if isinstance(result, Tensor):
+            return result if result.stride() == promised.stride() else promised.copy_(result)
+        return tuple(
+            r if r.stride() == p.stride() else p.copy_(r)
+            for r, p in zip(result, promised, strict=True)
+        )
+
+    return kernel
+
+
+def _autograd_kernel(operator: Operator) -> Callable[..., Any]:
+    overload = operator.overload
+    reference = operator.reference
+    apply = _function(operator).apply
+    below_autograd = torch._C._AutoDispatchBelowAutograd
+    grad_enabled = torch.is_grad_enabled
+
+    def kernel(*arguments: Any) -> Any:
+        if forward_ad._current_level >= 0 and _has_tangent(arguments):
+            return reference(*arguments)
+        if grad_enabled():
+            for argument in arguments:
+                if isinstance(argument, Tensor) and argument.requires_grad:
+                    result = apply(*arguments)
+                    return None if operator.mutates is not None else result
+        with below_autograd():
+            return overload(*arguments)
+
+    return kernel
+
+
+def _has_tangent(arguments: Arguments) -> bool:
+    return any(
+        isinstance(a, Tensor) and forward_ad.unpack_dual(a).tangent is not None for a in arguments
+    )
+
+
+def _function(operator: Operator) -> type[torch.autograd.Function]:
+    overload = operator.overload
+    differentiate = operator.backward or _reference_backward(operator)
+    mutates = operator.mutates
+
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *arguments: Any) -> Any:
+            with torch._C._AutoDispatchBelowAutograd():
+                result = overload(*arguments)
+            tensors = [a if isinstance(a, Tensor) else None for a in arguments]
+            saved = [result[i] for i in operator.auxiliary]
+            if mutates is not None:
+                # Its old value is gone, and no gradient is a function of it.
+                tensors[mutates] = None
+                result = arguments[mutates]
+                ctx.mark_dirty(result)
+            ctx.set_materialize_grads(operator.materialize_grads)
+            ctx.save_for_backward(*tensors, *saved)
+            ctx.constants = [None if isinstance(a, Tensor) else a for a in arguments]
+            return result
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            count = len(ctx.constants)
+            tensors, saved = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+            arguments = tuple(
+                c if t is None else t for t, c in zip(tensors, ctx.constants, strict=True)
+            )
+            return tuple(differentiate(ctx.needs_input_grad, grads, arguments, saved))
+
+    Function.__name__ = Function.__qualname__ = f"fusewheel_{operator.name}"
+    return Function
+
+
+def _reference_backward(operator: Operator) -> Callable[..., Any]:
+    def backward(
+        needs: Sequence[bool],
+        grads: Sequence[Tensor],
+        arguments: Arguments,
+        saved: Sequence[Tensor],
+    ) -> list[Tensor | None]:
+        return reference_gradients(operator.reference, needs, grads, arguments)
+
+    return backward
+
+
+def reference_gradients(
+    reference: Callable[..., Any],
+    needs: Sequence[bool],
+    grads: Sequence[Tensor | None],
+    arguments: Arguments,
+) -> list[Tensor | None]:
+    """Gradients of `reference` at `arguments`, one per argument, themselves differentiable."""
+    create_graph = torch.is_grad_enabled()
+    with torch.enable_grad():
+        # Fresh views stop the inner differentiation at the arguments and stay part of the outer.
+        inputs = [
+            (a.view_as(a) if create_graph else a.detach().requires_grad_()) if needed else a
+            for a, needed in zip(arguments, needs, strict=True)
+        ]
+        result = reference(*inputs)
+        results = result if isinstance(result, tuple) else (result,)
+        pairs = [
+            (r, g) for r, g in zip(results, grads, strict=True) if r.requires_grad and g is not None
+        ]
+        wanted = [a for a, needed in zip(inputs, needs, strict=True) if needed]
+        found = iter(
+            torch.autograd.grad(
+                [r for r, _ in pairs],
+                wanted,
+                [g for _, g in pairs],
+                create_graph=create_graph,
+                allow_unused=True,
+            )
+        )
+    return [next(found) if needed else None for needed in needs]
+
+
+def _version_bump(operator: Operator) -> Callable[..., Any]:
+    overload = operator.overload
+    index = operator.mutates
+    assert index is not None
+
+    def kernel(keyset: torch._C.DispatchKeySet, *arguments: Any) -> Any:
+        with torch._C._AutoDispatchBelowADInplaceOrView():
+            result = overload.redispatch(
+                keyset & torch._C._after_ADInplaceOrView_keyset, *arguments
+            )
+        torch.autograd.graph.increment_version(arguments[index])
+        return result
+
+    return kernel
+
+
+def _refusal(operator: Operator) -> Callable[..., Any]:
+    names = [argument.name for argument in operator.overload._schema.arguments]
+
+    def kernel(*arguments: Any) -> Any:
+        for name, argument in zip(names, arguments, strict=True):
+            if isinstance(argument, Tensor) and (
+                argument.layout != torch.strided or argument.is_quantized
+            ):
+                kind = "quantized" if argument.is_quantized else str(argument.layout)
+                raise RuntimeError(
+                    f"{operator.name}: {name} must be a dense tensor (layout torch.strided), "
+                    f"got {kind}"
+                )
+        raise RuntimeError(f"{operator.name}: every tensor must be dense and on one device")
+
+    return kernel

@@ -1,0 +1,3 @@
+"""The version of all three packages."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,188 @@
+"""x / sqrt(mean(x^2) + eps) * weight over the last dimension"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusewheel._elementwise import SIZES
+from fusewheel._operator import Arguments, BadInput, Make, Operator
+
+_LLAMA, _GEMMA, _TORCH = 0, 1, 2
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6, cast: str = "llama") -> Tensor:
+    """Root-mean-square norm over the last dimension: `x * rstd * weight` with
+    `rstd = 1 / sqrt(mean(x ** 2) + eps)`.
+
+    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019);
+    `torch.nn.functional.rms_norm`. Models round at different places, hence `cast`:
+
+    * `"llama"`: `x * rstd` in float32, rounded to x's dtype, then times `weight` in that dtype.
+    * `"gemma"`: `x * rstd * (1 + weight)`, all in float32, rounded once.
+    * `"torch"`: `x * rstd * weight`, all in float32, rounded once (also OLMo-2).
+
+    For float32 the first and the last are the same.
+
+    Args:
+        x: at least one dimension; float32, bfloat16, float16 or float64.
+        weight: shape `[x.shape[-1]]`, dtype and device of `x`.
+        eps: added to the mean square.
+        cast: where values are rounded, see above.
+
+    Returns:
+        A contiguous tensor of x's shape and dtype.
+
+    Raises:
+        ValueError: `cast` is not one of the three.
+        RuntimeError: a dtype is not floating or differs, `weight` has another shape, `x` has no
+            dimension, or a tensor is sparse.
+    """
+    y: Tensor = torch.ops.fusewheel.rms_norm(x, weight, eps, cast_number(cast))[0]
+    return y
+
+
+def cast_number(cast: str) -> int:
+    """The number by which the operator's schema knows a `cast`."""
+    if cast == "llama":
+        return 0
+    if cast == "gemma":
+        return 1
+    if cast == "torch":
+        return 2
+    raise ValueError(f"rms_norm: cast must be 'llama', 'gemma' or 'torch', got '{cast}'")
+
+
+def _compute(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _reference(x: Tensor, weight: Tensor, eps: float, cast: int) -> tuple[Tensor, Tensor]:
+    wide = _compute(x)
+    rstd = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+    if cast == _LLAMA:
+        y = weight * (wide * rstd).to(x.dtype)
+    elif cast == _GEMMA:
+        y = (wide * rstd * (1 + _compute(weight))).to(x.dtype)
+    else:
+        y = (wide * rstd * _compute(weight)).to(x.dtype)
+    return y, rstd.squeeze(-1)
+
+
+def _fake(x: Tensor, weight: Tensor, eps: float, cast: int) -> tuple[Tensor, Tensor]:
+    torch._check(x.dim() > 0, lambda: "rms_norm: x must have at least one dimension")
+    torch._check(
+        weight.shape == x.shape[-1:],
+        lambda: f"rms_norm: weight must have shape {list(x.shape[-1:])}, got {list(weight.shape)}",
+    )
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    return x.new_empty(x.shape), x.new_empty(x.shape[:-1], dtype=wide)
+
+
+def _backward(
+    needs: Sequence[bool], grads: Sequence[Tensor], arguments: Arguments, saved: Sequence[Tensor]
+) -> tuple[Any, ...]:
+    x, weight, _, cast = arguments
+    grad_y, grad_rstd = grads
+    rstd = saved[0]
+    grad_x = grad_weight = None
+    if grad_y is not None:
+        grad_x, grad_weight = torch.ops.fusewheel.rms_norm_backward(grad_y, x, weight, rstd, cast)
+    if grad_rstd is not None:
+        # Only second derivatives (and whoever calls the operator for its rstd) come here.
+        slope = (grad_rstd * rstd.pow(3) / -x.shape[-1]).unsqueeze(-1)
+        through_rstd = (_compute(x) * slope).to(x.dtype)
+        grad_x = through_rstd if grad_x is None else grad_x + through_rstd
+    return grad_x, grad_weight, None, None
+
+
+def _samples(make: Make) -> Iterator[Arguments]:
+    for cast in (_LLAMA, _GEMMA, _TORCH):
+        yield make(255, 123), make(123), 1e-6, cast
+        yield make.strided(3, 4, 33), make.strided(33), 1e-5, cast
+    yield make(2, 507), make(507), 1e-6, _LLAMA
+    yield make(2, 3, 64)[:, 1:], make(64), 1e-6, _LLAMA
+    yield make.transposed(2, 9, 8), make(8), 1e-6, _TORCH
+    yield make(1, 8).expand(4, 8), make(1).expand(8), 1e-6, _GEMMA
+    yield make(1), make(1), 1e-6, _LLAMA
+    yield make(0, 16), make(16), 1e-6, _LLAMA
+    yield make(4, 32, scale=1e-4), make(32), 1e-6, _LLAMA
+
+
+def _benchmarks(make: Make) -> Iterator[tuple[str, Arguments]]:
+    for rows, size in SIZES:
+        yield f"{rows}x{size}", (make(rows, size), make(size), 1e-6, _LLAMA)
+
+
+def _bad_inputs(make: Make) -> Iterator[BadInput]:
+    x, weight = make(4, 8), make(8)
+    other = torch.float64 if x.dtype != torch.float64 else torch.float32
+    yield BadInput((x.to(torch.int32), weight, 1e-6, 0), "x must be float32.*got int32")
+    yield BadInput((x, weight.to(other), 1e-6, 0), "weight must have the dtype of x")
+    yield BadInput((x, make(7), 1e-6, 0), r"weight must have shape \[8\].*got \[7\]")
+    yield BadInput((x, make(1, 8), 1e-6, 0), r"weight must have shape \[8\].*got \[1, 8\]")
+    yield BadInput((make(), weight, 1e-6, 0), "x must have at least one dimension")
+    yield BadInput((x, weight, 1e-6, 3), "cast must be 0 .*got 3")
+    yield BadInput((None, weight, 1e-6, 0), r"x\b.*(None|NoneType)")
+    if x.dtype == torch.float32:
+        yield BadInput((x.to_sparse(), weight, 1e-6, 0), "x must be a dense tensor")
+
+
+def _backward_reference(
+    grad: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, cast: int
+) -> tuple[Tensor, Tensor]:
+    wide, dy, w, scale = _compute(x), _compute(grad), _compute(weight), rstd.unsqueeze(-1)
+    h = wide * scale
+    g = dy * (1 + w if cast == _GEMMA else w)
+    grad_x = scale * (g - h * (g * h).mean(-1, keepdim=True))
+    rounded = h.to(x.dtype).to(h.dtype) if cast == _LLAMA else h
+    grad_weight = (dy * rounded).sum_to_size(weight.shape)
+    return grad_x.to(x.dtype), grad_weight.to(weight.dtype)
+
+
+def _backward_fake(
+    grad: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, cast: int
+) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), weight.new_empty(weight.shape)
+
+
+def _backward_samples(make: Make) -> Iterator[Arguments]:
+    for x, weight, eps, cast in _samples(make):
+        rstd = _reference(x.detach(), weight.detach(), eps, cast)[1]
+        yield make(*x.shape), x, weight, rstd, cast
+        if x.dim() == 2 and x.shape[0] > 1:
+            yield make.strided(*x.shape), x, weight, rstd, cast
+
+
+def _backward_bad_inputs(make: Make) -> Iterator[BadInput]:
+    x, weight = make(4, 8), make(8)
+    rstd = _reference(x.detach(), weight.detach(), 1e-6, 0)[1]
+    yield BadInput((make(4, 7), x, weight, rstd, 0), r"grad must have shape \[4, 8\]")
+    yield BadInput((x, x, weight, rstd[:3], 0), r"rstd must have shape \[4\]")
+    yield BadInput((x, x, weight, rstd.to(torch.bfloat16), 0), "rstd must be float")
+
+
+OPERATORS = (
+    Operator(
+        name="rms_norm",
+        reference=_reference,
+        fake=_fake,
+        backward=_backward,
+        auxiliary=(1,),
+        materialize_grads=False,
+        samples=_samples,
+        bad_inputs=_bad_inputs,
+        benchmarks=_benchmarks,
+        function=rms_norm,
+    ),
+    Operator(
+        name="rms_norm_backward",
+        reference=_backward_reference,
+        fake=_backward_fake,
+        samples=_backward_samples,
+        bad_inputs=_backward_bad_inputs,
+    ),
+)

@@ -1,0 +1,100 @@
+"""silu(gate) * up"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusewheel._elementwise import SIZES, bad_pairs, empty_output, pairs
+from fusewheel._operator import Arguments, BadInput, Make, Operator
+
+
+def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
+    """`silu(gate) * up` with `silu(g) = g / (1 + exp(-g))`: the activation of a SwiGLU block.
+
+    Source: Shazeer, "GLU Variants Improve Transformer" (2020); `torch.nn.functional.silu`.
+
+    Args:
+        gate: any shape; float32, bfloat16, float16 or float64. May be a half of a packed tensor.
+        up: a shape that broadcasts with gate's; dtype and device of `gate`.
+
+    Returns:
+        A tensor of the broadcast shape, rounded once (eager rounds silu too).
+
+    Raises:
+        RuntimeError: a dtype is not floating or differs, shapes do not broadcast, or a tensor is
+            sparse.
+    """
+    result: Tensor = torch.ops.fusewheel.silu_mul(gate, up)
+    return result
+
+
+def _reference(gate: Tensor, up: Tensor) -> Tensor:
+    return torch.nn.functional.silu(gate) * up
+
+
+def _backward(
+    needs: Sequence[bool], grads: Sequence[Tensor], arguments: Arguments, saved: Sequence[Tensor]
+) -> tuple[Any, ...]:
+    gate, up = arguments
+    grad_gate, grad_up = torch.ops.fusewheel.silu_mul_backward(grads[0], gate, up)
+    return grad_gate.sum_to_size(gate.shape), grad_up.sum_to_size(up.shape)
+
+
+def _samples(make: Make) -> Iterator[Arguments]:
+    yield from pairs(make)
+    yield make(3, scale=40.0), make(3)
+    packed = make(6, 2 * 33)
+    yield packed[:, :33], packed[:, 33:]
+
+
+def _benchmarks(make: Make) -> Iterator[tuple[str, Arguments]]:
+    for rows, size in SIZES:
+        yield f"{rows}x{size}", (make(rows, size), make(rows, size))
+
+
+def _backward_reference(grad: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+    s = torch.sigmoid(gate)
+    return grad * up * (s * (1 + gate * (1 - s))), grad * (gate * s)
+
+
+def _backward_fake(grad: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+    return empty_output(grad, gate, up), empty_output(grad, gate, up)
+
+
+def _backward_samples(make: Make) -> Iterator[Arguments]:
+    for gate, up in _samples(make):
+        yield make(*torch.broadcast_shapes(gate.shape, up.shape)), gate, up
+
+
+def _bad_inputs(make: Make) -> Iterator[BadInput]:
+    return bad_pairs(make, "gate", "up")
+
+
+def _backward_bad_inputs(make: Make) -> Iterator[BadInput]:
+    for bad in bad_pairs(make, "grad", "gate"):
+        yield BadInput((*bad.arguments, make(4, 8)), bad.message)
+
+
+OPERATORS = (
+    Operator(
+        name="silu_mul",
+        reference=_reference,
+        fake=empty_output,
+        backward=_backward,
+        samples=_samples,
+        bad_inputs=_bad_inputs,
+        benchmarks=_benchmarks,
+        function=silu_mul,
+    ),
+    Operator(
+        name="silu_mul_backward",
+        reference=_backward_reference,
+        fake=_backward_fake,
+        samples=_backward_samples,
+        bad_inputs=_backward_bad_inputs,
+    ),
+)
