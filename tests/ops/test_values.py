@@ -1,0 +1,140 @@
+"""Values, layouts and errors of every operator, against its reference."""
+
+from __future__ import annotations
+
+import re
+
+import fusewheel
+import pytest
+import torch
+from fusewheel._operator import Make, Operator
+from oracle import assert_as_good_as_eager, tensors_of, to_dtype
+from torch import Tensor
+
+
+def call(operator: Operator, function, arguments: tuple) -> tuple[Tensor, ...]:
+    """The outputs, which are the written argument where the operator writes one."""
+    result = function(*arguments)
+    return tensors_of(result if operator.mutates is None else arguments[operator.mutates])
+
+
+def fresh(arguments: tuple) -> tuple:
+    return tuple(a.clone() if isinstance(a, Tensor) else a for a in arguments)
+
+
+def test_the_installed_package_is_tested():
+    assert "site-packages" in fusewheel.__file__
+
+
+def test_as_good_as_eager(operator: Operator, dtype: torch.dtype):
+    for index, arguments in enumerate(operator.samples(Make(dtype, seed=1))):
+        eager = call(operator, operator.reference, fresh(arguments))
+        exact = call(operator, operator.reference, to_dtype(fresh(arguments), torch.float64))
+        got = call(operator, operator.overload, arguments)
+        for k, triple in enumerate(zip(got, eager, exact, strict=True)):
+            assert_as_good_as_eager(*triple, what=f"{operator.name}, sample {index}, output {k}")
+
+
+def test_inputs_are_left_alone(operator: Operator):
+    for arguments in operator.samples(Make(seed=2)):
+        before = fresh(arguments)
+        operator.overload(*arguments)
+        for i, (old, new) in enumerate(zip(before, arguments, strict=True)):
+            if isinstance(old, Tensor) and i != operator.mutates:
+                assert torch.equal(old, new)
+
+
+def test_nothing_is_written_beside_the_output(operator: Operator):
+    if operator.mutates is None:
+        # Outputs of the operator's own: the gaps of its inputs hold NaN, which a read would show.
+        for arguments in operator.samples(Make(seed=3)):
+            for output in call(operator, operator.overload, arguments):
+                assert not output.isnan().any()
+        return
+    for *inputs, out in operator.samples(Make(seed=3)):
+        base = torch.full([2 * s + 1 for s in out.shape], 7.0)
+        view = base[tuple(slice(1, None, 2) for _ in out.shape)]
+        operator.overload(*inputs, view)
+        view.fill_(7.0)
+        assert bool((base == 7.0).all())
+
+
+def test_repeated_runs_and_thread_counts_give_the_same_bits(operator: Operator):
+    threads = torch.get_num_threads()
+    try:
+        for arguments in operator.samples(Make(seed=4)):
+            torch.set_num_threads(1)
+            first = [t.clone() for t in call(operator, operator.overload, arguments)]
+            for count in (1, 2, 7):
+                torch.set_num_threads(count)
+                again = call(operator, operator.overload, arguments)
+                assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_fake_promises_what_the_kernel_gives(operator: Operator, dtype: torch.dtype):
+    if operator.mutates is not None:
+        return
+    for arguments in operator.samples(Make(dtype, seed=5)):
+        for real, fake in zip(
+            call(operator, operator.overload, arguments),
+            call(operator, operator.fake, arguments),
+            strict=True,
+        ):
+            assert (real.shape, real.dtype, real.stride()) == (
+                fake.shape,
+                fake.dtype,
+                fake.stride(),
+            )
+
+
+def test_bad_inputs_are_refused_by_name(operator: Operator, dtype: torch.dtype):
+    for bad in operator.bad_inputs(Make(dtype)):
+        with pytest.raises((RuntimeError, TypeError, ValueError)) as caught:
+            operator.overload(*bad.arguments)
+        assert re.search(bad.message, str(caught.value), re.DOTALL), str(caught.value)
+
+
+def test_bad_inputs_are_refused_without_autograd_too(operator: Operator):
+    with torch.inference_mode():
+        for bad in operator.bad_inputs(Make()):
+            with pytest.raises((RuntimeError, TypeError, ValueError)):
+                operator.overload(*bad.arguments)
+
+
+def test_another_device_is_refused(operator: Operator):
+    for arguments in operator.samples(Make(seed=6)):
+        positions = [i for i, a in enumerate(arguments) if isinstance(a, Tensor)]
+        if len(positions) < 2:
+            continue
+        mixed = list(arguments)
+        mixed[positions[-1]] = mixed[positions[-1]].to("meta")
+        with pytest.raises((RuntimeError, ValueError)):
+            operator.overload(*mixed)
+
+
+def test_nan_in_gives_nan_out(operator: Operator):
+    for arguments in operator.samples(Make(seed=7)):
+        spoiled = list(fresh(arguments))
+        if spoiled[0].numel() == 0:
+            continue
+        spoiled[0][(0,) * spoiled[0].dim()] = float("nan")
+        outputs = call(operator, operator.overload, tuple(spoiled))
+        assert any(bool(o.isnan().any()) for o in outputs)
+
+
+def test_a_device_without_kernels_runs_the_reference(operator: Operator):
+    """Such a device's kernel, given CPU tensors: the same values in the same layout."""
+    for arguments in operator.samples(Make(seed=8)):
+        got = call(operator, operator.overload, fresh(arguments))
+        fallback = call(
+            operator,
+            lambda *a: operator.overload.redispatch(
+                torch._C.DispatchKeySet(torch._C.DispatchKey.XPU), *a
+            ),
+            fresh(arguments),
+        )
+        for a, b in zip(got, fallback, strict=True):
+            torch.testing.assert_close(a, b)
+            assert a.stride() == b.stride()

@@ -1,0 +1,54 @@
+"""The judge of numbers: a kernel may err twice as much as eager PyTorch does in the same dtype."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def tensors_of(result: Any) -> tuple[Tensor, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+def to_dtype(arguments: tuple[Any, ...], dtype: torch.dtype) -> tuple[Any, ...]:
+    return tuple(
+        a.detach().to(dtype) if isinstance(a, Tensor) and a.is_floating_point() else a
+        for a in arguments
+    )
+
+
+def assert_as_good_as_eager(got: Tensor, eager: Tensor, exact: Tensor, what: str = "") -> None:
+    """`exact` is the float64 result; the floor is one unit in the last place of each element.
+
+    float64 itself has nothing more exact beside it: there the floor is 64 units of the largest
+    element (of 1 at the least), which says that the arithmetic was float64 and not less.
+    """
+    assert got.shape == eager.shape, f"{what}: shape {tuple(got.shape)} not {tuple(eager.shape)}"
+    assert got.dtype == eager.dtype, f"{what}: dtype {got.dtype} not {eager.dtype}"
+    if got.numel() == 0:
+        return
+    wide, base, exact = got.double(), eager.double(), exact.double()
+    finite = base.isfinite() & exact.isfinite()
+    torch.testing.assert_close(
+        wide[~finite], base[~finite], equal_nan=True, msg=lambda m: f"{what}: specials: {m}"
+    )
+    wide, base, exact = wide[finite], base[finite], exact[finite]
+    if wide.numel() == 0:
+        return
+    units = 64 if got.dtype == torch.float64 else 1
+    info = torch.finfo(got.dtype)
+    floor = units * (exact.abs() * info.eps + info.smallest_normal * info.eps)
+    if got.dtype == torch.float64:
+        floor = floor.max().clamp(min=units * info.eps)
+    allowed = 2 * (base - exact).abs().max() + floor
+    excess = (wide - exact).abs() - allowed
+    worst = int(excess.argmax())
+    assert bool((excess <= 0).all()), (
+        f"{what}: got {wide[worst].item()}, exact {exact[worst].item()}, error "
+        f"{(wide - exact).abs()[worst].item():.3e}, eager's worst "
+        f"{(base - exact).abs().max().item():.3e}"
+    )
