@@ -1,0 +1,70 @@
+// From a checked call to a launch: the device of the tensors, and its current stream.
+#pragma once
+
+#include <fusewheel/elementwise.h>
+#include <fusewheel/kernel.h>
+
+#include "stream.h"
+
+#if FUSEWHEEL_EMULATED
+
+namespace fusewheel {
+
+// On the CPU there is neither.
+class OnDevice {
+ public:
+  OnDevice(const char*, const Tensor&) {}
+  Stream stream() const { return nullptr; }
+};
+
+}  // namespace fusewheel
+
+#else
+
+#include <torch/csrc/stable/accelerator.h>
+
+// The one symbol that only CUDA builds of torch have; weak, so that the others load the library.
+extern "C" __attribute__((weak)) AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device,
+                                                                                   void** stream);
+
+namespace fusewheel {
+
+// Makes the tensor's device the current one.
+class OnDevice {
+ public:
+  OnDevice(const char* op, const Tensor& tensor)
+      : guard_(tensor.get_device_index()), stream_(current_stream(op, tensor)) {}
+
+  Stream stream() const { return stream_; }
+
+ private:
+  static Stream current_stream(const char* op, const Tensor& tensor) {
+    if (aoti_torch_get_current_cuda_stream == nullptr) {
+      fail(op, "this torch was built without CUDA");
+    }
+    // Not Stream::id() of torch's stable interface, which is no cudaStream_t.
+    void* stream = nullptr;
+    STABLE_TORCH_ERROR_CODE_CHECK(
+        aoti_torch_get_current_cuda_stream(tensor.get_device_index(), &stream));
+    return static_cast<Stream>(stream);
+  }
+
+  torch::stable::accelerator::DeviceGuard guard_;
+  Stream stream_;
+};
+
+}  // namespace fusewheel
+
+#endif
+
+namespace fusewheel {
+
+template <int outputs, int inputs>
+void run(const char* op, void (*launch)(const ElementwiseArgs<outputs + inputs>&, Stream),
+         const Elementwise<outputs, inputs>& call) {
+  if (call.args.geometry.numel > 0) {
+    launch(call.args, OnDevice(op, call.out[0]).stream());
+  }
+}
+
+}  // namespace fusewheel

@@ -1,0 +1,48 @@
+// Element types and the types kernels compute in: half types are read into float and written back.
+#pragma once
+
+#include "device.h"
+
+namespace fusewheel {
+
+template <typename T>
+struct AccumulateOf {
+  using type = float;
+};
+template <>
+struct AccumulateOf<double> {
+  using type = double;
+};
+template <typename T>
+using Accumulate = typename AccumulateOf<T>::type;
+
+__device__ inline float widen(float value) { return value; }
+__device__ inline double widen(double value) { return value; }
+__device__ inline float widen(__nv_bfloat16 value) { return __bfloat162float(value); }
+__device__ inline float widen(__half value) { return __half2float(value); }
+
+__device__ inline void narrow(float value, float& to) { to = value; }
+__device__ inline void narrow(double value, double& to) { to = value; }
+__device__ inline void narrow(float value, __nv_bfloat16& to) { to = __float2bfloat16_rn(value); }
+__device__ inline void narrow(float value, __half& to) { to = __float2half_rn(value); }
+
+// What a value becomes when it is stored as T and read back.
+template <typename T>
+__device__ inline Accumulate<T> round_to(Accumulate<T> value) {
+  T stored;
+  narrow(value, stored);
+  return widen(stored);
+}
+
+// The accurate functions, not the fast approximations of the special function unit.
+__device__ inline float exponential(float x) { return expf(x); }
+__device__ inline double exponential(double x) { return exp(x); }
+__device__ inline float square_root(float x) { return sqrtf(x); }
+__device__ inline double square_root(double x) { return sqrt(x); }
+
+template <typename A>
+__device__ inline A sigmoid(A x) {
+  return 1 / (1 + exponential(-x));
+}
+
+}  // namespace fusewheel

@@ -1,0 +1,53 @@
+// Sums over the threads of a row: blockDim.x of them, a multiple of a warp. A block has blockDim.y
+// rows.
+#pragma once
+
+#include "launch.h"
+
+namespace fusewheel {
+
+template <typename A>
+__device__ inline A warp_sum(A value) {
+#pragma unroll
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(0xffffffffu, value, distance);
+  }
+  return value;
+}
+
+// Every thread of the block must call it; each gets the sum of its row. The order of the additions
+// depends on the block's shape alone, so the same call gives the same bits.
+template <typename A>
+__device__ inline A row_sum(A value) {
+  value = warp_sum(value);
+  const unsigned warps = blockDim.x / kWarp;
+  if (warps == 1) {
+    return value;
+  }
+  __shared__ A sums[kWarp];
+  const unsigned first = threadIdx.y * warps;
+  __syncthreads();  // an earlier row's sums have been read
+  if (threadIdx.x % kWarp == 0) {
+    sums[first + threadIdx.x / kWarp] = value;
+  }
+  __syncthreads();
+  value = 0;
+  for (unsigned i = 0; i < warps; ++i) {
+    value += sums[first + i];
+  }
+  return value;
+}
+
+constexpr int kMaxRowThreads = 512;
+
+// The block of a kernel that gives each row of `items` a row of threads; short rows share a block
+// of about `threads`.
+inline dim3 row_block(int64_t items, unsigned threads) {
+  unsigned x = kWarp;
+  while (x < items && x < kMaxRowThreads) {
+    x *= 2;
+  }
+  return {x, x < threads ? threads / x : 1, 1};
+}
+
+}  // namespace fusewheel

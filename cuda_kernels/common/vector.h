@@ -1,0 +1,80 @@
+// Several neighbouring elements a thread: 128 bits an access where the address allows it.
+#pragma once
+
+#include <cstring>
+
+#include "numbers.h"
+
+namespace fusewheel {
+
+constexpr int kVectorBytes = 16;
+
+// Elements of T in one 128-bit access.
+template <typename T>
+constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(T));
+
+inline bool is_aligned(const void* address) {
+  return reinterpret_cast<uintptr_t>(address) % kVectorBytes == 0;
+}
+
+// V elements: one of them, or a multiple of kLanes<T> at an aligned address.
+template <int V, typename T>
+__device__ inline void load(const T* from, Accumulate<T> (&to)[V]) {
+  if constexpr (V == 1) {
+    to[0] = widen(*from);
+  } else {
+    static_assert(V % kLanes<T> == 0, "whole 128-bit accesses");
+    FUSEWHEEL_EXPECT_ALIGNED(from, kVectorBytes);
+#pragma unroll
+    for (int i = 0; i < V; i += kLanes<T>) {
+      const uint4 bits = *reinterpret_cast<const uint4*>(from + i);
+      T elements[kLanes<T>];
+      memcpy(elements, &bits, sizeof(bits));
+#pragma unroll
+      for (int j = 0; j < kLanes<T>; ++j) {
+        to[i + j] = widen(elements[j]);
+      }
+    }
+  }
+}
+
+template <int V, typename T>
+__device__ inline void store(T* to, const Accumulate<T> (&from)[V]) {
+  if constexpr (V == 1) {
+    narrow(from[0], *to);
+  } else {
+    static_assert(V % kLanes<T> == 0, "whole 128-bit accesses");
+    FUSEWHEEL_EXPECT_ALIGNED(to, kVectorBytes);
+#pragma unroll
+    for (int i = 0; i < V; i += kLanes<T>) {
+      T elements[kLanes<T>];
+#pragma unroll
+      for (int j = 0; j < kLanes<T>; ++j) {
+        narrow(from[i + j], elements[j]);
+      }
+      uint4 bits;
+      memcpy(&bits, elements, sizeof(bits));
+      *reinterpret_cast<uint4*>(to + i) = bits;
+    }
+  }
+}
+
+// The first `count` of V elements, wherever they lie; the others read as zero, or are not written.
+template <int V, typename T>
+__device__ inline void load(const T* from, Accumulate<T> (&to)[V], int64_t count) {
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    to[i] = i < count ? widen(from[i]) : Accumulate<T>{};
+  }
+}
+template <int V, typename T>
+__device__ inline void store(T* to, const Accumulate<T> (&from)[V], int64_t count) {
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    if (i < count) {
+      narrow(from[i], to[i]);
+    }
+  }
+}
+
+}  // namespace fusewheel

@@ -1,0 +1,78 @@
+// CUDA as far as our kernels use it, for g++: they then run on a CPU, through the same launches and
+// the same glue, where no GPU is at hand.
+//
+// What it finds: wrong results, reads and writes out of bounds (under AddressSanitizer), misaligned
+// vector accesses, a barrier or shuffle that not all threads reach, and a missing barrier if some
+// order of the threads shows it: each thread runs until it has to wait, in an order drawn from
+// FUSEWHEEL_EMULATION_SEED (0 by default).
+//
+// What it cannot find: threads do not run at the same time, warps are not in lockstep, memory is
+// always coherent and launches are over when they return. So races between two accesses without a
+// barrier or shuffle between them, missing synchronisation of streams, too many registers, failed
+// launches and anything about speed stay unseen. A kernel's static shared memory keeps its values
+// from block to block. There are no atomics, no asynchronous copies and no tensor cores.
+#pragma once
+
+#include "fibers.h"
+#include "half.h"
+
+#include <cmath>
+
+#define __device__
+#define __host__
+#define __global__
+#define __grid_constant__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __align__(bytes) alignas(bytes)
+// Blocks run one after another, so the memory of one serves all.
+#define __shared__ static
+
+#define threadIdx (::fusewheel::emulation::block.running->index)
+#define blockIdx (::fusewheel::emulation::block.block_index)
+#define blockDim (::fusewheel::emulation::block.block_size)
+#define gridDim (::fusewheel::emulation::block.grid_size)
+
+#define FUSEWHEEL_EXPECT_ALIGNED(address, bytes)                                \
+  do {                                                                          \
+    if (reinterpret_cast<uintptr_t>(address) % (bytes) != 0) {                  \
+      ::fusewheel::emulation::block.fail("misaligned access by whole vectors"); \
+    }                                                                           \
+  } while (false)
+
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+
+inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
+  return static_cast<uint64_t>((static_cast<unsigned __int128>(a) * b) >> 64);
+}
+
+inline void __syncthreads() { ::fusewheel::emulation::block.wait_for_block(); }
+
+inline void __syncwarp(unsigned mask = 0xffffffffu) {
+  ::fusewheel::emulation::block.exchange(mask, 0, 0);
+}
+
+template <typename T>
+T __shfl_sync(unsigned mask, T value, int lane) {
+  static_assert(sizeof(T) <= sizeof(uint64_t), "");
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  bits = ::fusewheel::emulation::block.exchange(mask, bits, static_cast<unsigned>(lane) % 32);
+  std::memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int distance) {
+  return __shfl_sync(mask, value, ::fusewheel::emulation::block.lane() ^ distance);
+}
+
+// A lane beyond the warp's end gets its own value.
+template <typename T>
+T __shfl_down_sync(unsigned mask, T value, unsigned distance) {
+  const unsigned own = ::fusewheel::emulation::block.lane();
+  const unsigned from = own + distance;
+  return __shfl_sync(mask, value, static_cast<int>(from < 32 ? from : own));
+}
