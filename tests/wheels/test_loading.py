@@ -1,0 +1,96 @@
+"""The kernel libraries in one process: alone, together, twice, in any order."""
+
+from __future__ import annotations
+
+import itertools
+
+import fusewheel_cpu
+import fusewheel_cuda
+import pytest
+
+CPU, CUDA = str(fusewheel_cpu.library), str(fusewheel_cuda.library)
+USE = """
+a = torch.arange(4.0)
+assert torch.equal(torch.ops.fusewheel.muladd(a, a, 1.0), a * a + 1)
+print("works")
+"""
+
+
+def load(*libraries: str) -> str:
+    return "import torch\n" + "".join(
+        f"torch.ops.load_library({library!r})\n" for library in libraries
+    )
+
+
+def has_cuda_kernel() -> str:
+    return 'assert torch._C._dispatch_has_kernel_for_dispatch_key("fusewheel::muladd", "CUDA")\n'
+
+
+@pytest.mark.parametrize("libraries", [(CPU,), (CPU, CPU), (CPU, CUDA), (CUDA, CPU)])
+def test_any_order_and_repetition(run_python, libraries):
+    done = run_python(load(*libraries) + USE)
+    assert (done.returncode, done.stdout) == (0, "works\n"), done.stderr
+
+
+def test_the_cuda_library_alone_registers_its_kernels_in_a_cpu_only_torch(run_python):
+    done = run_python(load(CUDA) + has_cuda_kernel() + "print('works')")
+    assert (done.returncode, done.stdout) == (0, "works\n"), done.stderr
+
+
+def test_only_one_schema_library_is_mapped(run_python):
+    done = run_python(
+        load(CPU, CUDA)
+        + "maps = {l.split()[-1] for l in open('/proc/self/maps') if 'fusewheel_schema' in l}\n"
+        + "print(len(maps))"
+    )
+    assert done.stdout == "1\n", done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("package", ["fusewheel_cpu", "fusewheel_cuda"])
+def test_a_second_copy_of_the_schema_by_path_is_harmless(run_python, copied, package):
+    copy = copied(package) / "libfusewheel_schema.so"
+    first, second = CPU, str(copy)
+    for libraries in itertools.permutations((first, second)):
+        done = run_python(load(*libraries) + USE)
+        assert (done.returncode, done.stdout) == (0, "works\n"), done.stderr
+
+
+def test_both_packages_load_through_the_front_in_either_import_order(run_python):
+    for order in itertools.permutations(("fusewheel_cpu", "fusewheel_cuda", "fusewheel")):
+        imports = "import torch\n" + "".join(f"import {name}\n" for name in order)
+        done = run_python(imports + USE)
+        assert (done.returncode, done.stdout) == (0, "works\n"), done.stderr
+
+
+def test_library_before_torch_is_an_error_and_no_crash(run_python):
+    done = run_python(f"import ctypes\nctypes.CDLL({CPU!r})")
+    assert done.returncode == 1 and "libtorch_cpu.so" in done.stderr
+
+
+def test_every_instruction_set_level_computes(run_python):
+    text = """
+import ctypes, fusewheel, fusewheel_cpu, torch
+library = ctypes.CDLL(str(fusewheel_cpu.library))
+library.fusewheel_cpu_isa.restype = ctypes.c_char_p
+for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+    for operator in fusewheel.ops.operators():
+        for arguments in operator.samples(fusewheel._operator.Make(dtype)):
+            got, want = operator.overload(*arguments), operator.reference(*arguments)
+            torch.testing.assert_close(got, want, rtol=0.1, atol=0.1, equal_nan=True)
+bits = torch.arange(-32768, 32768, dtype=torch.int32).to(torch.int16)
+for dtype in (torch.bfloat16, torch.float16):
+    x = bits.view(dtype)
+    y = fusewheel.mul(x, torch.ones((), dtype=dtype))
+    assert torch.equal(y.isnan(), x.isnan())
+    assert torch.equal(y[~x.isnan()], x[~x.isnan()])
+wide = torch.randn(100000) * torch.logspace(-12, 7, 100000)
+for dtype in (torch.bfloat16, torch.float16):
+    pair = wide.to(dtype)
+    assert torch.equal(fusewheel.mul(pair, pair), (pair.float() * pair.float()).to(dtype))
+print(library.fusewheel_cpu_isa().decode())
+"""
+    for level in ("baseline", "v3"):
+        done = run_python(text, FUSEWHEEL_CPU_ISA=level)
+        assert done.returncode == 0, done.stderr
+        # A CPU may have less than what is asked for, never more.
+        assert done.stdout.strip() in {"baseline", level}
