@@ -1,0 +1,97 @@
+"""The backend that ``torch.compile(model, backend="fusewheel")`` finds by its entry point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch.fx import GraphModule
+
+from .report import Recorder
+from .rewrite import rewrite
+
+Compiled = Callable[..., Any]
+
+
+def backend(
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Compiled:
+    """Replace what fusewheel has operators for, then hand the graph to an inner compiler.
+
+    Args:
+        gm: the graph Dynamo captured; it is changed in place.
+        example_inputs: its inputs.
+        mode: as for ``torch.compile``, for the inner compiler.
+        options: ``inner`` chooses the inner compiler: ``"inductor"`` (the default), the name of
+            another registered backend such as ``"aot_eager"`` or ``"eager"``, or a callable that
+            takes a graph and example inputs. Every other option goes to the inner compiler.
+
+    Returns:
+        the compiled graph.
+
+    Raises:
+        torch._dynamo.exc.InvalidBackend: if no backend has the name given as ``inner``.
+        RuntimeError: from Inductor, if it does not know an option.
+    """
+    from torch._dynamo.utils import counters
+
+    rest = dict(options or {})
+    inner = rest.pop("inner", "inductor")
+    recorder = Recorder()
+    compiled = compile_graph(gm, example_inputs, recorder, inner, mode, rest)
+    # Where Dynamo and Inductor count what they do.
+    counters["fusewheel"].update(recorder.report().counts())
+    return compiled
+
+
+def compile_graph(
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    recorder: Recorder,
+    inner: str | Compiled,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Compiled:
+    """Rewrite a graph, note it in `recorder` and compile it with `inner`."""
+    rewrite(gm, recorder=recorder)
+    return _inner(inner, mode, dict(options or {}))(gm, example_inputs)
+
+
+def _inner(inner: str | Compiled, mode: str | None, options: dict[str, Any]) -> Compiled:
+    if inner == "inductor":
+        return _inductor(mode, options)
+    if isinstance(inner, str):
+        from torch._dynamo.backends.registry import lookup_backend
+
+        inner = lookup_backend(inner)
+    given: dict[str, Any] = {}
+    if mode is not None:
+        given["mode"] = mode
+    if options:
+        given["options"] = options
+    compiler = inner
+    return lambda gm, example_inputs: compiler(gm, example_inputs, **given)
+
+
+def _inductor(mode: str | None, options: dict[str, Any]) -> Compiled:
+    """Inductor as ``torch.compile`` calls it, with its own checks of mode and options."""
+    import torch
+    import torch.compiler.config as shared
+
+    from fusewheel._version import __version__
+
+    inner: Compiled = torch._TorchCompileInductorWrapper(mode, options, None)
+
+    def compiler(gm: GraphModule, example_inputs: Sequence[Any]) -> Compiled:
+        # Inductor's caches know an operator by its name only: another version of fusewheel, whose
+        # operators may lay out their results differently, must not find this one's entries.
+        tag = f"{shared.cache_key_tag}fusewheel-{__version__}"
+        with shared.patch(cache_key_tag=tag):  # type: ignore[attr-defined]
+            compiled: Compiled = inner(gm, example_inputs)
+        return compiled
+
+    return compiler

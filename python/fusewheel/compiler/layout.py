@@ -1,0 +1,106 @@
+"""Follow a changed memory layout through a graph.
+
+An operator may lay its result out in another order than the operations it replaces. Strides are
+part of what later nodes see: ``view`` raises for some, elementwise operations hand them on and
+outputs show them to the user. So the nodes behind a changed layout are run again on their example
+values, until the layout is the old one again.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.fx.node import map_arg
+
+from .metadata import same_sizes, storage_of, value_of
+from .pattern import Context, Refuse, is_assertion
+
+
+def follow(context: Context, changed: dict[Node, torch.Tensor]) -> dict[Node, Any]:
+    """The example values of all nodes that a changed layout reaches.
+
+    Args:
+        context: the graph, before the rewrite.
+        changed: for each value whose layout changes, the same value in its new layout.
+
+    Returns:
+        the new example values, those of `changed` included.
+
+    Raises:
+        Refuse: if a node cannot take the layout or an output would get it.
+    """
+    found: dict[Node, Any] = dict(changed)
+    todo: list[Node] = []
+    for node in changed:
+        _push(todo, node)
+    while todo:
+        node = heapq.heappop(todo)
+        if node in found or is_assertion(node):
+            continue
+        if node.op == "output":
+            raise Refuse("the layout of an output would differ")
+        old, new = value_of(node), _run(context, node, found)
+        if not _same_layout(old, new):
+            found[node] = new
+            _push(todo, node)
+        elif _aliases(node, old, {}) != _aliases(node, new, found):
+            _check_unwritten(context, node)
+    return found
+
+
+def _push(todo: list[Node], node: Node) -> None:
+    for user in node.users:
+        heapq.heappush(todo, user)
+
+
+def _run(context: Context, node: Node, found: dict[Node, Any]) -> Any:
+    def value(argument: Node) -> Any:
+        known = found.get(argument, value_of(argument))
+        if known is None:
+            raise Refuse(f"the layout of the result would differ, and {node.name} is opaque")
+        return known
+
+    args, kwargs = map_arg(node.args, value), map_arg(node.kwargs, value)
+    try:
+        with context.active(node):
+            if node.op == "call_method":
+                return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+            if node.op == "call_function" and callable(node.target):
+                return node.target(*args, **kwargs)
+    except Exception as error:
+        raise Refuse(f"{node.name} depends on the layout of the result") from error
+    raise Refuse(f"the layout of the result would differ, and {node.name} is opaque")
+
+
+def _tensors(value: object) -> list[torch.Tensor] | None:
+    items: Sequence[object] = value if isinstance(value, (tuple, list)) else (value,)
+    tensors = [item for item in items if isinstance(item, torch.Tensor)]
+    return tensors if len(tensors) == len(items) else None
+
+
+def _same_layout(old: object, new: object) -> bool:
+    if old is None and new is None:  # a write such as setitem
+        return True
+    before, after = _tensors(old), _tensors(new)
+    if before is None or after is None or len(before) != len(after):
+        raise Refuse("the layout of the result would differ, and a number is computed from it")
+    pairs = zip(before, after, strict=True)
+    return all(same_sizes(a.stride(), b.stride()) for a, b in pairs)
+
+
+def _check_unwritten(context: Context, node: Node) -> None:
+    """A copy in place of a view, or the reverse, shows only where that memory is written."""
+    memory = [node, *node.all_input_nodes]
+    if context.effects.conflicting(memory, node, None, frozenset()) is not None:
+        raise Refuse(f"{node.name} would copy where it shares memory, or the reverse")
+
+
+def _aliases(node: Node, value: object, found: dict[Node, Any]) -> bool:
+    """Whether the value of a node lies in the memory of one of its inputs."""
+    own = {storage_of(tensor) for tensor in _tensors(value) or ()}
+    inputs = [found.get(argument, value_of(argument)) for argument in node.all_input_nodes]
+    return any(storage_of(t) in own for value in inputs for t in _tensors(value) or ())

@@ -1,0 +1,241 @@
+"""RMSNorm: ``x * rsqrt(mean(x ** 2) + eps) * weight``, with the three roundings models use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+from torch.fx import Node
+
+from ..canonical import operands, rank_of, split_operands, squared, view, widened_from
+from ..metadata import dtype_of, same_sizes, shape_of
+from ..pattern import Builder, Context, Match, Pattern, Refuse, require, sole_user, users_of
+from ..precision import COMPUTED, in_dtype, number, same_value
+
+
+class Cast(IntEnum):
+    """Where the operator rounds; the numbers are part of its schema."""
+
+    LLAMA = 0  # normalise, round, multiply by the weight
+    GEMMA = 1  # multiply by 1 + weight, round
+    TORCH = 2  # multiply by the weight, round
+
+
+@dataclass
+class _Normalised:
+    """``x * rsqrt(mean(x ** 2) + eps)``, still in the precision of the statistics."""
+
+    node: Node
+    x: Node
+    other_x: Node
+    eps: float
+    interior: set[Node]
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """The precision of the statistics."""
+        return dtype_of(self.x)
+
+
+# The operator computes float64 in float64 and everything else in float32.
+_FULL = (torch.float32, torch.float64)
+
+
+def _match(context: Context, node: Node) -> Match | None:
+    found = view(node)
+    if found is None:
+        return None
+    if found.op == "rms_norm":
+        return _match_function(node)
+    normalised = _normalised(node)
+    return None if normalised is None else _match_weight(normalised)
+
+
+def _normalised(node: Node) -> _Normalised | None:
+    """The normalised value around an anchor; None if the anchor belongs to something else."""
+    found = view(node)
+    assert found is not None
+    if found.op == "pow" and (isinstance(found.args[1], Node) or found.args[1] != -0.5):
+        return None
+    mean_eps = operands(found.args[0], "add")
+    mean = next((view(a) for a in mean_eps or () if (v := view(a)) and v.op == "mean"), None)
+    if mean_eps is None or mean is None:
+        if found.op == "rsqrt":
+            raise Refuse("rsqrt is not taken of a mean of squares plus epsilon")
+        return None
+    eps = number(split_operands(found.args[0], "add", mean.node))
+    if eps is None:
+        raise Refuse("epsilon is not a Python number")
+    x = squared(mean.args[0])
+    if x is None:
+        raise Refuse("the mean is not taken of squares")
+    rank = rank_of(x) or 0
+    require(
+        mean.attrs["dims"] == (rank - 1,) and bool(mean.attrs["keepdim"]),
+        "the mean is not over the last dimension alone, with keepdim",
+    )
+    interior = {mean.args[0], mean.node, found.args[0], node}
+    factor, divided = _inverse_root(node, interior)
+    result = sole_user(factor, "the inverse root") if divided is None else factor
+    other_x = divided if divided is not None else split_operands(result, "mul", factor)
+    if not isinstance(other_x, Node) or not same_value(x, other_x):
+        raise Refuse("what is normalised is not what the mean of squares is taken of")
+    dtype = dtype_of(x)
+    require(dtype == dtype_of(other_x), "the statistics have another dtype than the product")
+    require(dtype in _FULL, f"the statistics are computed in {dtype}")
+    interior.add(factor)
+    return _Normalised(result, x, other_x, eps, interior - {result})
+
+
+def _inverse_root(node: Node, interior: set[Node]) -> tuple[Node, Node | None]:
+    """The node that holds ``1 / sqrt``, or for ``x / sqrt`` the quotient and x."""
+    found = view(node)
+    if found is None or found.op != "sqrt":
+        return node, None
+    user = sole_user(node, "the root")
+    if operands(user, "reciprocal") is not None:
+        return user, None
+    quotient = operands(user, "div")
+    if quotient is None or quotient[1] is not node:
+        raise Refuse("nothing is divided by the root")
+    interior.add(node)
+    return user, quotient[0] if isinstance(quotient[0], Node) else None
+
+
+def _match_weight(normalised: _Normalised) -> Match:
+    """Follow the normalised value to the product with the weight and read off the rounding."""
+    value, interior = normalised.node, set(normalised.interior)
+    full, rounded = normalised.dtype, None
+    while True:
+        interior.add(value)
+        user = sole_user(value, "the normalised value")
+        if operands(user, "cast") is None:
+            break
+        require(
+            rounded in (None, full) or rounded == dtype_of(user),
+            "the normalised value is cast twice",
+        )
+        value, rounded = user, dtype_of(user)
+    weight = split_operands(user, "mul", value)
+    hidden = (shape_of(normalised.x) or ())[-1:]
+    if not isinstance(weight, Node) or not same_sizes(shape_of(weight), hidden):
+        raise Refuse("the normalised value is not multiplied by a weight of its last size")
+    interior |= {user}
+    product = _Product(normalised, weight, full, rounded, interior)
+    users = users_of(user)
+    if rounded in (None, full) and len(users) == 1 and _rounds(users[0], full):
+        # Rounded after the weight, as long as input and weight have that dtype as well.
+        match = product.match(users[0])
+        if match is not None:
+            return match
+    match = product.match(user)
+    if match is None:
+        source = dtype_of(widened_from(normalised.x)[-1])
+        dtypes = f"the weight {dtype_of(weight)}, the result {dtype_of(user)}"
+        raise Refuse(f"the input is {source}, {dtypes}")
+    return match
+
+
+@dataclass
+class _Product:
+    """The normalised value times the weight."""
+
+    normalised: _Normalised
+    weight: Node
+    full: torch.dtype | None
+    rounded: torch.dtype | None
+    interior: set[Node]
+
+    def match(self, root: Node) -> Match | None:
+        """The match that ends in `root`, None if the dtypes do not fit the operator."""
+        dtype = dtype_of(root)
+        if self.full != torch.float32 and dtype != self.full:
+            return None
+        x = in_dtype(self.normalised.x, dtype)
+        other_x = in_dtype(self.normalised.other_x, dtype)
+        idle = self.rounded == self.full
+        weight = _weight(self.weight, dtype, None if idle else self.rounded, idle)
+        if x is None or other_x is None or x[0] is not other_x[0] or weight is None:
+            return None
+        eps, cast = self.normalised.eps, weight.cast
+        absorbed = x[1] | other_x[1] | weight.absorbed
+        return _emit(x[0], weight.node, eps, cast, root, self.interior - {root}, absorbed)
+
+
+def _rounds(node: Node, full: torch.dtype | None) -> bool:
+    """Whether a node is a cast to a supported dtype narrower than that of the statistics."""
+    dtype = dtype_of(node)
+    return operands(node, "cast") is not None and dtype in COMPUTED and dtype != full
+
+
+@dataclass
+class _Weight:
+    node: Node
+    cast: Cast
+    absorbed: frozenset[Node]
+
+
+def _weight(
+    weight: Node, dtype: torch.dtype | None, rounded: torch.dtype | None, idle_cast: bool
+) -> _Weight | None:
+    """The weight in the operator's dtype and the rounding its use spells; None if there is none."""
+    if rounded is not None:
+        fits = rounded == dtype == dtype_of(weight)
+        return _Weight(weight, Cast.LLAMA, frozenset()) if fits else None
+    pair = operands(weight, "add") or ()
+    if any(not isinstance(a, Node) and a == 1 for a in pair):
+        inner = next((a for a in pair if isinstance(a, Node)), None)
+        plain = None if inner is None else in_dtype(inner, dtype)
+        if plain is not None:
+            return _Weight(plain[0], Cast.GEMMA, plain[1] | {weight})
+    plain = in_dtype(weight, dtype)
+    if plain is None:
+        return None
+    # Without rounding they agree; a cast before the weight says which one was meant.
+    return _Weight(plain[0], Cast.LLAMA if idle_cast else Cast.TORCH, plain[1])
+
+
+def _match_function(node: Node) -> Match:
+    """`torch.nn.functional.rms_norm`."""
+    found = view(node)
+    assert found is not None
+    x, weight = found.args
+    if not isinstance(weight, Node):
+        raise Refuse("there is no weight")
+    require(found.attrs["rank"] == 1, "more than the last dimension is normalised")
+    dtype = dtype_of(x)
+    require(dtype == dtype_of(weight), f"the weight is {dtype_of(weight)}, the input {dtype}")
+    require(dtype in COMPUTED, f"{dtype} is not supported")
+    eps = number(found.attrs["eps"])
+    if found.attrs["eps"] is None:
+        require(dtype == torch.float32, f"the default epsilon for {dtype} is up to PyTorch")
+        eps = torch.finfo(torch.float32).eps
+    if eps is None:
+        raise Refuse("epsilon is not a Python number")
+    return _emit(x, weight, eps, Cast.TORCH, node, (), ())
+
+
+def _emit(
+    x: Node,
+    weight: Node,
+    eps: float,
+    cast: Cast,
+    root: Node,
+    interior: Iterable[Node],
+    absorbed: Iterable[Node],
+) -> Match:
+    def build(builder: Builder) -> list[Node]:
+        both = builder.call(PATTERN.overload(), x, weight, eps, int(cast))
+        return [builder.item(both, 0)]
+
+    return Match((x, weight), (root,), frozenset(interior), build, frozenset(absorbed))
+
+
+PATTERN = Pattern(
+    name="rms_norm",
+    operator="fusewheel::rms_norm",
+    anchors=frozenset({"rsqrt", "pow", "sqrt", "rms_norm"}),
+    match=_match,
+)

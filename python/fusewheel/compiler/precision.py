@@ -1,0 +1,42 @@
+"""Dtypes and numbers that the operators take, and values known in several precisions."""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import Node
+
+from .canonical import widened_from
+from .metadata import dtype_of, value_of
+
+COMPUTED = frozenset({torch.float32, torch.bfloat16, torch.float16, torch.float64})
+
+
+def in_dtype(node: Node, dtype: torch.dtype | None) -> tuple[Node, frozenset[Node]] | None:
+    """The value of `node` before widening casts, as the node that has it in `dtype`.
+
+    Returns:
+        the node and the casts between, or None if the value never had that dtype.
+    """
+    chain = widened_from(node)
+    found = None
+    for position, candidate in enumerate(chain):
+        if dtype_of(candidate) == dtype:
+            found = candidate, frozenset(chain[:position])
+    return found
+
+
+def same_value(a: Node, b: Node) -> bool:
+    """Whether two nodes are lossless casts of one value."""
+    return widened_from(a)[-1] is widened_from(b)[-1]
+
+
+def number(argument: object) -> float | None:
+    """A Python number that an operator needs as a constant; None if it is something else.
+
+    Dynamo may have made a float of the user's code symbolic. It is fixed then, by a guard: another
+    value of it compiles anew.
+    """
+    value = value_of(argument) if isinstance(argument, Node) else argument
+    if isinstance(value, bool) or not isinstance(value, (int, float, torch.SymFloat)):
+        return None
+    return float(value)

@@ -1,0 +1,187 @@
+"""Match patterns on a captured graph and put operators in their place."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch.fx import Graph, GraphModule, Node
+
+from . import spellings as _spellings  # noqa: F401  (fills the table behind `view`)
+from .canonical import view
+from .checks import check, check_replacement
+from .layout import follow
+from .metadata import bodies_of, same_sizes, tensor_of
+from .pattern import Builder, Context, Match, Pattern, Refuse, is_assertion
+from .patterns import all_patterns
+from .report import Recorder, Report, source_of
+
+_log = logging.getLogger("fusewheel.compiler")
+
+# Higher-order operators that run their bodies as written. Others give them a meaning of their
+# own (score functions of attention, combine functions of scans, forward and backward of an
+# autograd.Function) and are left alone.
+ENTERED = frozenset(
+    {"tag_activation_checkpoint", "wrap_activation_checkpoint", "wrap", "cond", "invoke_subgraph"}
+)
+
+
+def rewrite(
+    module: GraphModule,
+    *,
+    patterns: Sequence[Pattern] | None = None,
+    recorder: Recorder | None = None,
+) -> Report:
+    """Rewrite a captured graph in place.
+
+    Args:
+        module: a graph from Dynamo or export whose nodes carry ``example_value`` or ``val``.
+        patterns: what to look for; by default every pattern of `fusewheel.compiler.patterns`.
+        recorder: where to note what happened, next to what it noted before.
+
+    Returns:
+        what was replaced and refused, including what `recorder` held already.
+    """
+    recorder = Recorder() if recorder is None else recorder
+    chosen = all_patterns() if patterns is None else tuple(patterns)
+    for body in _bodies(module):
+        changed = [_Pass(body.graph, pattern, recorder).run() for pattern in chosen]
+        if any(changed):
+            body.graph.lint()
+            body.recompile()
+    recorder.graphs += 1
+    return recorder.report()
+
+
+def _bodies(module: GraphModule) -> list[GraphModule]:
+    """The module and the bodies of its higher-order operators, each once."""
+    found: list[GraphModule] = []
+    todo = [module]
+    while todo:
+        current = todo.pop()
+        if any(current is other for other in found):
+            continue
+        found.append(current)
+        for node in current.graph.nodes:
+            if node.op == "call_function" and getattr(node.target, "_name", "") in ENTERED:
+                todo += bodies_of(node)
+    return found
+
+
+class _Pass:
+    """One pattern on one graph."""
+
+    def __init__(self, graph: Graph, pattern: Pattern, recorder: Recorder) -> None:
+        self._graph = graph
+        self._pattern = pattern
+        self._recorder = recorder
+        self._found: Context | None = None
+
+    def run(self) -> bool:
+        """Rewrite every match; whether there was one."""
+        anchors = [node for node in self._graph.nodes if self._is_anchor(node)]
+        changed = False
+        for node in anchors:
+            if node._erased:
+                continue
+            try:
+                changed |= self._visit(node)
+            except Refuse as refusal:
+                self._recorder.refused(self._pattern.name, source_of(node), str(refusal))
+            except Exception:
+                # Losing a rewrite is better than losing the user's model.
+                if os.environ.get("FUSEWHEEL_COMPILER_STRICT"):
+                    raise
+                _log.warning(
+                    "pattern %s failed and is skipped for this graph",
+                    self._pattern.name,
+                    exc_info=True,
+                )
+                break
+        return changed
+
+    def _is_anchor(self, node: Node) -> bool:
+        found = view(node)
+        return found is not None and found.op in self._pattern.anchors
+
+    @property
+    def _context(self) -> Context:
+        if self._found is None:
+            self._found = Context(self._graph)
+        return self._found
+
+    def _visit(self, node: Node) -> bool:
+        match = self._pattern.match(self._context, node)
+        if match is None:
+            return False
+        check(self._context, self._pattern, match)
+        source = source_of(max(match.roots))
+        self._apply(match)
+        self._recorder.replaced(self._pattern.name, self._pattern.operator, source)
+        _log.info("%s: %s replaced by %s", source, self._pattern.name, self._pattern.operator)
+        return True
+
+    def _apply(self, match: Match) -> None:
+        origin = max(match.roots)
+        builder = Builder(self._context, match.place(), origin)
+        try:
+            results = list(match.build(builder))
+            values = self._values(match.roots, results)
+        except Exception:
+            builder.discard()
+            raise
+        for node, value in values.items():
+            node.meta[builder.key] = value
+        if len(values) > len(results):  # other nodes change too: their memory is looked up anew
+            self._found = None
+        else:
+            for node in builder.nodes:
+                self._context.add(node, origin)
+        for root, result in zip(match.roots, results, strict=True):
+            root.replace_all_uses_with(result)
+        self._sweep(match.computed)
+
+    def _values(self, roots: Sequence[Node], results: Sequence[Node]) -> dict[Node, Any]:
+        """Example values to note with a rewrite.
+
+        A result takes over the example value of its root, in its own layout: values that lie in
+        the same memory keep showing that, which the checks of later matches rely on.
+        """
+        own, changed = {}, {}
+        for root, result in zip(roots, results, strict=True):
+            check_replacement(root, result)
+            old, new = tensor_of(root), tensor_of(result)
+            assert old is not None and new is not None
+            own[result] = old
+            if not same_sizes(old.stride(), new.stride()):
+                with self._context.active(root):
+                    own[result] = old.as_strided(new.shape, new.stride())
+                changed[root] = own[result]
+        return own | follow(self._context, changed)
+
+    def _sweep(self, nodes: Iterable[Node]) -> None:
+        """Erase those of the given nodes, and of what only they used, that have become dead.
+
+        `Graph.eliminate_dead_code` is no choice: it takes ``x.add_(y)`` whose result is unused
+        for dead. Here a node must be one the operator took over, or understood and pure.
+        """
+        own = frozenset(nodes)
+        todo = sorted(own)
+        while todo:
+            node = todo.pop()
+            if node._erased or not (node in own or _is_pure(node)):
+                continue
+            if not all(is_assertion(user) for user in node.users):
+                continue
+            for user in list(node.users):
+                self._context.erase(user)
+            inputs = list(node.all_input_nodes)
+            self._context.erase(node)
+            todo += inputs
+
+
+def _is_pure(node: Node) -> bool:
+    found = view(node)
+    return found is not None and not found.inplace

@@ -1,0 +1,111 @@
+"""Shared checks: a function computes the same with the backend as without it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import fusewheel
+import pytest
+import torch
+import torch.compiler.config
+from fusewheel.compiler import Report
+from fusewheel.compiler.backend import compile_graph
+from fusewheel.compiler.report import Recorder
+from torch.utils._pytree import tree_flatten
+
+assert fusewheel
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every test starts with empty caches, and a pattern that raises fails it."""
+    monkeypatch.setenv("FUSEWHEEL_COMPILER_STRICT", "1")
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    # Entries on disk may stem from operators that have been changed since.
+    with torch.compiler.config.patch(cache_key_tag=uuid.uuid4().hex):
+        yield
+    torch._dynamo.reset()
+
+
+class Compare:
+    """Runs a function eagerly and compiled, compares everything and returns the report."""
+
+    def __init__(self) -> None:
+        self.graphs: list[torch.fx.GraphModule] = []
+
+    def compile(
+        self, function: Callable[..., Any], inner: Any = "aot_eager", **settings: Any
+    ) -> tuple[Callable[..., Any], Recorder]:
+        """Compile with the rewriting backend; what it does is noted in the recorder."""
+        recorder = Recorder()
+
+        def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
+            compiled = compile_graph(gm, inputs, recorder, inner)
+            self.graphs.append(gm)
+            return compiled
+
+        return torch.compile(function, backend=backend, **settings), recorder
+
+    def __call__(
+        self,
+        function: Callable[..., Any],
+        *inputs: Any,
+        inner: Any = "aot_eager",
+        tolerance: float = 1e-5,
+        **settings: Any,
+    ) -> Report:
+        compiled, recorder = self.compile(function, inner, **settings)
+        expected, actual = _run(function, inputs), _run(compiled, inputs)
+        assert len(expected) == len(actual)
+        for a, b in zip(expected, actual, strict=True):
+            assert_close(b, a, tolerance)
+        return recorder.report()
+
+    def targets(self) -> list[Any]:
+        """The operators called in the graphs that were handed over, bodies included."""
+        found, todo = [], list(self.graphs)
+        for gm in todo:
+            todo += [m for m in gm.children() if isinstance(m, torch.fx.GraphModule)]
+            found += [node.target for node in gm.graph.nodes if node.op == "call_function"]
+        return found
+
+
+@pytest.fixture
+def compare() -> Compare:
+    """See `Compare`."""
+    return Compare()
+
+
+def assert_close(actual: Any, expected: Any, tolerance: float) -> None:
+    """Equality within `tolerance` of the largest value, with equal metadata."""
+    if not isinstance(expected, torch.Tensor):
+        assert actual == expected
+        return
+    assert actual.dtype == expected.dtype
+    assert actual.shape == expected.shape
+    assert actual.requires_grad == expected.requires_grad
+    if expected.numel():
+        scale = expected.abs().max().double().clamp(min=1e-6)
+        error = (actual.double() - expected.double()).abs().max() / scale
+        assert error <= tolerance, f"relative error {error:.3g}"
+
+
+def _run(function: Callable[..., Any], inputs: tuple[Any, ...]) -> list[Any]:
+    """Outputs, gradients and the inputs themselves after the call, which may write to them."""
+    own = [
+        i.detach().clone().requires_grad_(i.requires_grad) if isinstance(i, torch.Tensor) else i
+        for i in inputs
+    ]
+    torch.manual_seed(1)
+    outputs = tree_flatten(function(*own))[0]
+    differentiable = [o for o in outputs if isinstance(o, torch.Tensor) and o.requires_grad]
+    torch.manual_seed(2)
+    if differentiable:
+        weights = [torch.randn_like(o) for o in differentiable]
+        torch.autograd.backward(differentiable, weights)
+    gradients = [i.grad for i in own if isinstance(i, torch.Tensor) and i.requires_grad]
+    results = [*outputs, *gradients, *own]
+    return [r.clone() if isinstance(r, torch.Tensor) and r.is_leaf else r for r in results]

@@ -1,0 +1,201 @@
+"""Unmodified Hugging Face models: what is replaced, and that nothing else changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fusewheel
+import pytest
+import torch
+from fusewheel.compiler.backend import compile_graph
+from fusewheel.compiler.report import Recorder
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch._dynamo.utils import counters
+
+transformers = pytest.importorskip("transformers")
+
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 128,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+# The number of layers is 2; one more norm stands before the head.
+MODELS: dict[str, dict[str, int]] = {
+    "Llama": {"rms_norm": 5, "silu_mul": 2, "rope": 2},
+    "Mistral": {"rms_norm": 5, "silu_mul": 2, "rope": 2},
+    "Qwen3": {"rms_norm": 9, "silu_mul": 2, "rope": 2},
+    "Gemma": {"rms_norm": 5, "rope": 2},
+    "Phi3": {"rms_norm": 5, "silu_mul": 2, "rope": 2},
+    "Olmo2": {"rms_norm": 9, "silu_mul": 2, "rope": 2},
+    "Ernie4_5": {"rms_norm": 5, "silu_mul": 2, "rope": 2},
+    "Glm": {"rms_norm": 5, "silu_mul": 2, "rope": 2},
+}
+CASTS = {"Llama": 0, "Gemma": 1, "Olmo2": 2}
+
+
+def build(name: str, dtype: torch.dtype = torch.float32, **settings: Any) -> Any:
+    """A small random model; its norm weights are not all alike."""
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**{**SIZES, **settings})
+    model = getattr(transformers, f"{name}ForCausalLM")(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    return model.to(dtype).train()
+
+
+def tokens(length: int = 16, batch: int = 2) -> torch.Tensor:
+    """Random token ids."""
+    return torch.randint(3, 128, (batch, length))
+
+
+def step(model: Any, call: Any, ids: torch.Tensor, **inputs: Any) -> dict[str, torch.Tensor]:
+    """Logits, loss and every gradient of one training step."""
+    model.zero_grad(set_to_none=True)
+    output = call(input_ids=ids, labels=ids, **inputs)
+    output.loss.backward()
+    gradients = {name: p.grad for name, p in model.named_parameters()}
+    assert all(gradient is not None for gradient in gradients.values())
+    return {"logits": output.logits.detach(), "loss": output.loss.detach(), **gradients}
+
+
+def assert_same(actual: dict[str, Any], expected: dict[str, Any], tolerance: float) -> None:
+    """Equality relative to the largest value of each tensor."""
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        assert actual[name].dtype == value.dtype, name
+        error = (actual[name].double() - value.double()).abs().max()
+        assert error <= tolerance * value.abs().max().double(), f"{name}: {error:.3g}"
+
+
+class Counted:
+    """A rewriting backend that counts what it compiles."""
+
+    def __init__(self, inner: str = "aot_eager") -> None:
+        self.recorder = Recorder()
+        self.counter = CompileCounterWithBackend(inner)
+        self.casts: set[int] = set()
+
+    def __call__(self, gm: torch.fx.GraphModule, inputs: Any) -> Any:
+        compiled = compile_graph(gm, inputs, self.recorder, self.counter)
+        norms = [n for n in gm.graph.nodes if n.target is torch.ops.fusewheel.rms_norm.default]
+        self.casts |= {node.args[3] for node in norms}
+        return compiled
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("name", MODELS)
+def test_training_step(name: str, dtype: torch.dtype) -> None:
+    model, ids, backend = build(name, dtype), tokens(), Counted()
+    call = torch.compile(model, backend=backend, fullgraph=True)
+    expected, actual = step(model, model, ids), step(model, call, ids)
+    assert backend.recorder.report().counts() == MODELS[name], backend.recorder.report()
+    assert backend.counter.frame_count == 1
+    # bfloat16 has eight bits, and a gradient is rounded once per layer it passes.
+    assert_same(actual, expected, 2e-5 if dtype == torch.float32 else 0.06)
+    if dtype == torch.bfloat16 and name in CASTS:
+        assert backend.casts == {CASTS[name]}
+
+
+def test_llama_by_name_with_inductor() -> None:
+    """What the README promises, with the real inner compiler."""
+    model, ids = build("Llama"), tokens()
+    expected = step(model, model, ids)
+    counters.clear()
+    actual = step(model, torch.compile(model, backend="fusewheel"), ids)
+    assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
+    assert_same(actual, expected, 2e-5)
+
+
+def test_dynamic_length() -> None:
+    # AOTAutograd makes Dynamo start over once where a Python number is symbolic.
+    model, backend = build("Llama"), Counted("eager")
+    call = torch.compile(model, backend=backend, dynamic=True)
+    for length in (16, 23, 9):
+        ids = tokens(length)
+        assert_same(step(model, call, ids), step(model, model, ids), 2e-5)
+    assert backend.counter.frame_count == 1
+    assert backend.recorder.report().counts() == MODELS["Llama"]
+
+
+def test_automatic_dynamic_length() -> None:
+    model, backend = build("Llama"), Counted()
+    call = torch.compile(model, backend=backend)
+    for length in (16, 23, 9, 31):
+        ids = tokens(length)
+        assert_same(step(model, call, ids), step(model, model, ids), 2e-5)
+    assert backend.counter.frame_count == 2  # static first, dynamic from then on
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_inference(mode: Any) -> None:
+    model, ids, backend = build("Llama").eval(), tokens(), Counted()
+    call = torch.compile(model, backend=backend)
+    with mode():
+        assert_same({"x": call(ids).logits}, {"x": model(ids).logits}, 2e-5)
+    assert backend.recorder.report().counts() == MODELS["Llama"]
+    assert backend.counter.frame_count == 1
+
+
+def test_padding_mask() -> None:
+    model, ids, backend = build("Llama"), tokens(), Counted()
+    mask = torch.ones_like(ids)
+    mask[0, :5] = 0
+    call = torch.compile(model, backend=backend)
+    expected = step(model, model, ids, attention_mask=mask)
+    assert_same(step(model, call, ids, attention_mask=mask), expected, 2e-5)
+    assert backend.recorder.report().counts() == MODELS["Llama"]
+
+
+def test_autocast() -> None:
+    model, ids, backend = build("Llama"), tokens(), Counted()
+    call = torch.compile(model, backend=backend)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected, actual = step(model, model, ids), step(model, call, ids)
+    assert backend.recorder.report().counts() == MODELS["Llama"], backend.recorder.report()
+    assert_same(actual, expected, 0.06)
+
+
+def test_gradient_checkpointing() -> None:
+    model, ids, backend = build("Llama"), tokens(), Counted()
+    expected = step(model, model, ids)
+    enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+    enable({"use_reentrant": False})
+    call = torch.compile(model, backend=backend)
+    actual = step(model, call, ids, use_cache=False)
+    assert backend.recorder.report().counts() == MODELS["Llama"], backend.recorder.report()
+    assert_same(actual, expected, 2e-5)
+
+
+def test_generation_with_a_cache() -> None:
+    model, backend = build("Llama").eval(), Counted("eager")
+    call = torch.compile(model, backend=backend)
+    ids = tokens(8)
+    with torch.no_grad():
+        states = [(run, None, []) for run in (model, call)]
+        results = []
+        for run, cache, logits in states:
+            for inputs in (ids, ids[:, :1], ids[:, 1:2]):
+                output = run(inputs, past_key_values=cache, use_cache=True)
+                cache = output.past_key_values
+                logits.append(output.logits)
+            results.append(torch.cat(logits, 1))
+    assert_same({"x": results[1]}, {"x": results[0]}, 2e-5)
+    assert backend.recorder.report().count("rope") == 2 * backend.counter.frame_count
+
+
+def test_explain_llama(capsys: pytest.CaptureFixture[str]) -> None:
+    report = fusewheel.explain(build("Llama"), input_ids=tokens())
+    assert report.counts() == MODELS["Llama"]
+    assert (report.graphs, report.graph_breaks, report.refusals) == (1, (), ())
+    assert "modeling_llama.py" in capsys.readouterr().out
