@@ -1,0 +1,147 @@
+"""The command line of the demo."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from fusewheel.demo import chart, report
+from fusewheel.demo.child import ChildError
+from fusewheel.demo.progress import Progress
+from fusewheel.demo.run import prepare, run_demo
+from fusewheel.demo.settings import DTYPES, MODES, QUICK, Settings
+from fusewheel.demo.weights import MissingDependencyError, check_dependencies
+
+_DESCRIPTION = """\
+Run SmolLM2-135M-Instruct in eager PyTorch, Inductor and fusewheel: generate a text from a real
+prompt, take training steps, compare the results token by token, and print times and memory.
+Exits with 1 if a mode fails or, in fp32, computes something else than eager PyTorch."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the demo; returns the exit code."""
+    options = _parser().parse_args(argv)
+    try:
+        check_dependencies()
+    except MissingDependencyError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    try:
+        return run(_settings(options), options.json, options.chart)
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130
+
+
+def run(settings: Settings, json_path: Path | None, chart_path: Path) -> int:
+    """Run with these settings, print and write the results; returns the exit code."""
+    progress = Progress(sys.stdout)
+    with tempfile.TemporaryDirectory(prefix="fusewheel-demo-") as name:
+        folder = Path(name)
+        try:
+            model = prepare(settings, folder, progress)
+        except ChildError as error:
+            print(f"error: cannot load the model: {error}\n{error.details}", file=sys.stderr)
+            return 1
+        found = run_demo(settings, folder, model, progress)
+    return publish(found, json_path, chart_path)
+
+
+def publish(found: report.Report, json_path: Path | None, chart_path: Path) -> int:
+    """Print the report and write the files; returns the exit code."""
+    for part in (report.heading, report.table, report.notes, report.verdict):
+        print(f"\n{part(found)}")
+    print()
+    if chart.draw(found, chart_path):
+        print(f"Chart written to {chart_path}")
+    if json_path is not None:
+        json_path.write_text(json.dumps(found.to_json(), indent=2) + "\n")
+        print(f"Figures written to {json_path}")
+    for failure in found.failures:
+        print(f"error: {failure}", file=sys.stderr)
+    return 1 if found.failures else 0
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    settings = QUICK if options.quick else Settings()
+    return dataclasses.replace(
+        settings,
+        modes=options.modes,
+        dtypes=options.dtypes or settings.dtypes,
+        threads=options.threads,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m fusewheel demo", description=_DESCRIPTION)
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help=f"finish in about three minutes on two cores: only the first {QUICK.layers} layers "
+        "of the model, shorter text, fewer repeats, training only if time is left",
+    )
+    parser.add_argument("--json", type=_output, metavar="FILE", help="write all figures to FILE")
+    parser.add_argument(
+        "--chart",
+        type=_output,
+        metavar="FILE",
+        default=Path("fusewheel-demo.png"),
+        help="write the chart to FILE (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--modes",
+        type=_mode_list,
+        metavar="LIST",
+        default=MODES,
+        help=f"modes to compare, separated by commas (default: {','.join(MODES)}); every name "
+        "but 'eager' is a backend of torch.compile",
+    )
+    parser.add_argument(
+        "--dtypes",
+        type=_dtype_list,
+        metavar="LIST",
+        help=f"number formats, separated by commas (default: {','.join(DTYPES)}; "
+        f"with --quick: {','.join(QUICK.dtypes)})",
+    )
+    parser.add_argument(
+        "--threads",
+        type=_positive,
+        metavar="N",
+        help="threads PyTorch may use (default: its own choice)",
+    )
+    return parser
+
+
+def _mode_list(text: str) -> tuple[str, ...]:
+    modes = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not modes:
+        raise argparse.ArgumentTypeError("at least one mode is needed")
+    return modes
+
+
+def _dtype_list(text: str) -> tuple[str, ...]:
+    dtypes = _mode_list(text)
+    unknown = [dtype for dtype in dtypes if dtype not in DTYPES]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; known: {list(DTYPES)}")
+    return dtypes
+
+
+def _output(text: str) -> Path:
+    """A path for results: better refused now than after minutes of work."""
+    path = Path(text)
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
+    return path
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least one thread is needed")
+    return number

@@ -1,0 +1,198 @@
+"""Measure all modes: one worker process per mode, its competitors' repeats interleaved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fusewheel.demo.child import Child, ChildError
+from fusewheel.demo.progress import Progress
+from fusewheel.demo.results import GENERATION, TRAINING, ModeResult, PhaseResult
+from fusewheel.demo.session import SessionSpec
+from fusewheel.demo.settings import Settings
+
+# Compiling for training takes about 0.6 of the time of the two graphs of generation.
+_TRAINING_ESTIMATE = 0.7
+_TRAINING_MARGIN_S = 10.0
+# A median wants that many, however late it is.
+_LEAST_REPEATS = 3
+
+
+@dataclass
+class Measurements:
+    """What `measure` brings home."""
+
+    results: list[ModeResult] = field(default_factory=list)
+    machine: dict[str, Any] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+
+def environment(folder: Path, mode: str, dtype: str, threads: int | None) -> dict[str, str]:
+    """The environment of a worker process."""
+    env = {
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_VERBOSITY": "error",
+        # Fresh pages cost more than a fused operator saves: the allocator keeps what it has.
+        # Older versions of glibc refuse large thresholds, hence also "no mappings at all".
+        "MALLOC_MMAP_THRESHOLD_": str(2**40),
+        "MALLOC_TRIM_THRESHOLD_": str(2**40),
+        "MALLOC_MMAP_MAX_": "0",
+        # An empty cache, so that compile times are those of a first run.
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / f"inductor-{dtype}-{mode}"),
+    }
+    if threads is not None:
+        env["OMP_NUM_THREADS"] = str(threads)
+    return env
+
+
+class _Worker:
+    """One mode and dtype: its process and its result so far."""
+
+    def __init__(self, settings: Settings, folder: Path, dtype: str, mode: str) -> None:
+        spec = SessionSpec(str(folder), mode, dtype, settings.new_tokens, settings.threads)
+        self.result = ModeResult(dtype, mode)
+        self.name = f"{dtype} {mode}"
+        self._child = Child(spec.open, folder, environment(folder, mode, dtype, settings.threads))
+
+    @property
+    def alive(self) -> bool:
+        return self.result.error is None
+
+    def call(self, what: str, method: str, *args: Any, waiting: Callable[[], None]) -> Any:
+        """Call the session; the first failure is recorded and retires the worker."""
+        try:
+            return self._child.call(method, *args, waiting=waiting)
+        except ChildError as error:
+            self.result.error = f"{what}: {error}"
+            self.result.error_details = error.details
+            self._child.close()
+            return None
+
+    def record(self, phase: str, answer: dict[str, Any]) -> None:
+        """Keep the tokens and the loss of a run."""
+        if phase == "decode":
+            self.result.tokens = self.result.tokens or answer["tokens"]
+            self.result.tokens_repeat &= self.result.tokens == answer["tokens"]
+        if phase == "train":
+            self.result.losses.append(answer["loss"])
+
+    def close(self) -> None:
+        """End the process."""
+        if self.alive:
+            self._child.close()
+
+
+def measure(settings: Settings, folder: Path, progress: Progress) -> Measurements:
+    """Measure every mode in every dtype of the settings."""
+    found = Measurements()
+    for dtype in settings.dtypes:
+        workers: list[_Worker] = []
+        try:
+            for mode in settings.modes:
+                workers.append(_Worker(settings, folder, dtype, mode))
+                _load(workers[-1], found, progress)
+            _measure_part(settings, workers, "generation", GENERATION, progress)
+            if _time_left(settings, workers, progress):
+                _measure_part(settings, workers, "training", TRAINING, progress)
+            else:
+                found.left_out.append(f"{dtype} training: no time left on this machine")
+        finally:
+            for worker in workers:
+                worker.close()
+        found.results += [worker.result for worker in workers]
+    return found
+
+
+def _load(worker: _Worker, found: Measurements, progress: Progress) -> None:
+    with progress.step(f"{worker.name}: load") as step:
+        facts = worker.call("load", "facts", waiting=step.tick)
+        step.note = f"FAILED, {worker.result.error}" if worker.result.error else ""
+    found.machine = found.machine or facts or {}
+
+
+def _measure_part(
+    settings: Settings,
+    workers: Sequence[_Worker],
+    part: str,
+    phases: Sequence[str],
+    progress: Progress,
+) -> None:
+    """First runs, then the peak memory, then the timed repeats in turns."""
+    for worker in workers:
+        for phase in phases:
+            _first(worker, phase, progress)
+        _memory(worker, part, phases, progress)
+    repeats = settings.train_repeats if part == "training" else settings.repeats
+    limit_s = settings.time_limit_s or math.inf
+    for repeat in range(repeats):
+        out_of_time = repeat >= _LEAST_REPEATS and progress.elapsed_s > limit_s
+        if out_of_time or not any(worker.alive for worker in workers):
+            return
+        # The order rotates, so that no mode always follows the same one.
+        shift = repeat % len(workers)
+        label = f"{workers[0].result.dtype}: time {part}, repeat {repeat + 1}/{repeats}"
+        with progress.step(label) as step:
+            for worker in [*workers[shift:], *workers[:shift]]:
+                _timed(worker, phases, step.tick)
+            step.note = ", ".join(_latest(worker, phases) for worker in workers)
+
+
+def _first(worker: _Worker, phase: str, progress: Progress) -> None:
+    if not worker.alive:
+        return
+    what = f"first {phase}" if worker.result.mode == "eager" else f"compile {phase}"
+    with progress.step(f"{worker.name}: {what}") as step:
+        answer = worker.call(what, "first", phase, waiting=step.tick)
+        if answer is None:
+            step.note = f"FAILED, {worker.result.error}"
+            return
+        worker.record(phase, answer)
+        worker.result.phases[phase] = PhaseResult(
+            first_s=answer["seconds"],
+            graphs=answer["graphs"],
+            graph_breaks=answer["graph_breaks"],
+            replacements=answer["replacements"],
+        )
+
+
+def _memory(worker: _Worker, part: str, phases: Sequence[str], progress: Progress) -> None:
+    if not worker.alive:
+        return
+    with progress.step(f"{worker.name}: peak memory of {part}") as step:
+        answer = worker.call(f"peak memory of {part}", "memory", phases, waiting=step.tick)
+        if answer is None:
+            step.note = f"FAILED, {worker.result.error}"
+            return
+        worker.result.peak_is_steady &= answer["steady"]
+        if answer["peak_bytes"] is not None:
+            worker.result.peak_bytes[part] = answer["peak_bytes"]
+            step.note = f"{answer['peak_bytes'] / 2**20:.0f} MiB"
+
+
+def _timed(worker: _Worker, phases: Sequence[str], waiting: Callable[[], None]) -> None:
+    for phase in phases:
+        if not worker.alive:
+            return
+        answer = worker.call(f"time {phase}", "run", phase, waiting=waiting)
+        if answer is not None:
+            worker.record(phase, answer)
+            worker.result.phases[phase].seconds.append(answer["seconds"])
+
+
+def _latest(worker: _Worker, phases: Sequence[str]) -> str:
+    if not worker.alive:
+        return f"{worker.result.mode} failed"
+    seconds = sum(worker.result.phases[phase].seconds[-1] for phase in phases)
+    return f"{worker.result.mode} {seconds:.2f} s"
+
+
+def _time_left(settings: Settings, workers: Sequence[_Worker], progress: Progress) -> bool:
+    """Whether training is likely to end before the limit of a quick run."""
+    if settings.time_limit_s is None:
+        return True
+    compiled = sum(phase.first_s for worker in workers for phase in worker.result.phases.values())
+    estimate = compiled * _TRAINING_ESTIMATE + _TRAINING_MARGIN_S
+    return progress.elapsed_s + estimate < settings.time_limit_s

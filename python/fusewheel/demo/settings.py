@@ -1,0 +1,55 @@
+"""What one run of the demo measures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+MODES = ("eager", "inductor", "fusewheel")
+PHASES = ("prefill", "decode", "train")
+
+BATCH, SEQUENCE = 4, 128
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The choices behind one run; the defaults are those of the full run."""
+
+    modes: tuple[str, ...] = MODES
+    dtypes: tuple[str, ...] = tuple(DTYPES)
+    threads: int | None = None
+    # Timed repeats of prefill and decode, and of the longer training step.
+    repeats: int = 7
+    train_repeats: int = 5
+    new_tokens: int = 48
+    # The first layers only; None keeps them all.
+    layers: int | None = None
+    # Seconds after which no further phase is begun; None sets no limit.
+    time_limit_s: float | None = None
+    quick: bool = False
+
+    @property
+    def reference(self) -> str:
+        """The mode the others are checked against."""
+        return "eager" if "eager" in self.modes else self.modes[0]
+
+    @property
+    def subject(self) -> str:
+        """The mode the ratios are about."""
+        return "fusewheel" if "fusewheel" in self.modes else self.modes[-1]
+
+    @property
+    def baselines(self) -> tuple[str, ...]:
+        """The modes the subject is compared with."""
+        return tuple(mode for mode in self.modes if mode != self.subject)
+
+
+# The run that finishes in three minutes on two cores.
+QUICK = Settings(
+    dtypes=("fp32",),
+    train_repeats=3,
+    new_tokens=16,
+    layers=4,
+    time_limit_s=160.0,
+    quick=True,
+)

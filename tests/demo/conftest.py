@@ -1,0 +1,76 @@
+"""One run of the demo on a tiny random model, shared by all tests that need a real one."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from demo.examples import MISSING_BACKEND, PROMPT_TOKENS
+from fusewheel.demo.progress import Progress
+from fusewheel.demo.report import Report
+from fusewheel.demo.run import run_demo
+from fusewheel.demo.settings import BATCH, Settings
+
+SEQUENCE = 8
+
+
+@pytest.fixture(scope="session")
+def tiny_settings() -> Settings:
+    return Settings(
+        # aot_eager compiles in a second what Inductor takes many for.
+        modes=("eager", "aot_eager", MISSING_BACKEND),
+        dtypes=("fp32",),
+        threads=1,
+        repeats=2,
+        train_repeats=2,
+        new_tokens=5,
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A bundle like the one made from the real weights, and the facts that come with it."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    from fusewheel.demo.weights import write_bundle
+
+    config = transformers.LlamaConfig(
+        vocab_size=97,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=64,
+        tie_word_embeddings=True,
+    )
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    folder = tmp_path_factory.mktemp("bundle")
+    prompt = [7 * index % 97 for index in range(PROMPT_TOKENS)]
+    training = [5 * index % 97 for index in range(BATCH * SEQUENCE)]
+    truncated = config.to_dict() | {"num_hidden_layers": 2}
+    write_bundle(folder, truncated, model.state_dict(), prompt, training)
+    facts = {
+        "name": "tiny",
+        "layers": 2,
+        "layers_of_model": 3,
+        "prompt_tokens": PROMPT_TOKENS,
+        "sequence": SEQUENCE,
+        "end_of_text": 2,
+    }
+    return folder, facts
+
+
+@pytest.fixture(scope="session")
+def tiny_run(
+    tiny_settings: Settings, tiny_bundle: tuple[Path, dict[str, Any]]
+) -> tuple[Report, str]:
+    """The report of the run, and the progress it printed."""
+    folder, facts = tiny_bundle
+    stream = io.StringIO()
+    report = run_demo(tiny_settings, folder, facts, Progress(stream))
+    return report, stream.getvalue()

@@ -1,0 +1,94 @@
+"""Options, exit codes and errors of the command."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+
+import pytest
+from demo.examples import example, example_report
+from fusewheel.demo import cli, main, weights
+from fusewheel.demo.settings import QUICK, Settings
+
+
+@pytest.fixture
+def settings_of(monkeypatch):
+    """The settings that a command line leads to."""
+
+    def settings(*argv: str) -> Settings:
+        found = []
+
+        def capture(settings, *paths):
+            found.append(settings)
+            return 0
+
+        monkeypatch.setattr(cli, "check_dependencies", lambda: None)
+        monkeypatch.setattr(cli, "run", capture)
+        assert main(argv) == 0
+        return found[0]
+
+    return settings
+
+
+def test_defaults_are_the_full_run(settings_of):
+    assert settings_of() == Settings()
+
+
+def test_quick_keeps_what_was_asked_for(settings_of):
+    assert settings_of("--quick") == QUICK
+    chosen = settings_of("--quick", "--dtypes", "bf16", "--modes", "eager,inductor")
+    assert chosen.dtypes == ("bf16",)
+    assert chosen.modes == ("eager", "inductor")
+    assert chosen.layers == QUICK.layers
+
+
+def test_help_names_every_option(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(["--help"])
+    assert exit_.value.code == 0
+    text = capsys.readouterr().out
+    for option in ("--quick", "--json", "--chart", "--modes", "--dtypes", "--threads"):
+        assert option in text
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--dtypes", "fp8"],
+        ["--modes", ","],
+        ["--threads", "0"],
+        ["--json", "/no/such/folder/x"],
+        ["--threads", "two"],
+    ],
+)
+def test_wrong_options_are_refused(argv, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(argv)
+    assert exit_.value.code == 2
+    assert argv[0] in capsys.readouterr().err
+
+
+def test_a_missing_dependency_says_what_to_install(monkeypatch, capsys):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        weights.importlib.util,
+        "find_spec",
+        lambda name, *args: None if name == "gguf" else find_spec(name, *args),
+    )
+    assert main([]) == 1
+    error = capsys.readouterr().err
+    assert "gguf" in error
+    assert 'pip install "fusewheel[demo]"' in error
+
+
+def test_equal_modes_exit_with_zero(tmp_path):
+    report = example_report(example("eager"), example("fusewheel", speed=2.0))
+    assert cli.publish(report, None, tmp_path / "chart.png") == 0
+
+
+def test_other_tokens_exit_with_one(tmp_path, capsys):
+    other = dataclasses.replace(example("fusewheel"), tokens=[3, 1, 4, 1, 6])
+    assert cli.publish(example_report(example("eager"), other), None, tmp_path / "c.png") == 1
+    captured = capsys.readouterr()
+    assert "FAILED" in captured.out
+    assert "the first 4 of 5 tokens agree" in captured.err
