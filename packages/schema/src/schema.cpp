@@ -14,6 +14,7 @@ constexpr const char* kSchemas[] = {
     "muladd(Tensor a, Tensor b, float c) -> Tensor",
     "mul(Tensor a, Tensor b) -> Tensor",
     "add_out(Tensor a, Tensor b, Tensor(a!) out) -> ()",
+    "exp_add(Tensor x, float c) -> Tensor",
     "rms_norm(Tensor x, Tensor weight, float eps, int cast) -> (Tensor y, Tensor rstd)",
     "rms_norm_backward(Tensor grad, Tensor x, Tensor weight, Tensor rstd, int cast)"
     " -> (Tensor grad_x, Tensor grad_weight)",
