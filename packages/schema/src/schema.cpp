@@ -24,6 +24,15 @@ constexpr const char* kSchemas[] = {
     " -> (Tensor q_out, Tensor k_out)",
     "rope_backward(Tensor grad_q, Tensor grad_k, Tensor cos, Tensor sin, bool interleaved)"
     " -> (Tensor q, Tensor k)",
+    "linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
+    "linear_backward_x(Tensor grad, Tensor weight) -> Tensor",
+    "linear_backward_weight(Tensor grad, Tensor x, Tensor weight) -> Tensor",
+    "linear_int8(Tensor x, Tensor qweight, Tensor scales, Tensor? bias, bool dynamic) -> Tensor",
+    "linear_int8_backward(Tensor grad, Tensor qweight, Tensor scales) -> Tensor",
+    "linear_int4(Tensor x, Tensor qweight, Tensor scales, Tensor zeros, int group_size,"
+    " Tensor? bias, bool dynamic) -> Tensor",
+    "linear_int4_backward(Tensor grad, Tensor qweight, Tensor scales, Tensor zeros, int group_size)"
+    " -> Tensor",
 };
 
 // STABLE_TORCH_LIBRARY ignores the error of a second definition and then uses an uninitialised

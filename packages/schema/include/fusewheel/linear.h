@@ -1,0 +1,230 @@
+// Arguments of the linear layers, checked the same way for every backend.
+//
+// A weight is a matrix [out features, in features] of floating numbers or of codes with scales:
+//   int8   w[n][k] = code[n][k] * scale[n][k / group], int8 codes
+//   int4   w[n][k] = code[n][k] * scale[n][k / group] + zero[n][k / group], codes 0 to 15, two a byte:
+//          byte j of each 32 elements holds element j in its low half and element 16 + j in its high
+//          half (the order of GGUF's 4-bit blocks)
+#pragma once
+
+#include <fusewheel/geometry.h>
+
+namespace fusewheel {
+
+enum class WeightKind : int32_t { kFloating, kInt8, kInt4 };
+
+// Codes of one byte of 4-bit weights lie half of this apart.
+constexpr int64_t kInt4Block = 32;
+
+struct LinearWeight {
+  WeightKind kind;
+  Dtype dtype;  // of a floating weight
+  const void* data;
+  int64_t rows;     // out features
+  int64_t columns;  // in features
+  int64_t stride;   // from row to row, in elements as stored (bytes for codes)
+  Dtype scale_dtype;
+  const void* scales;  // [rows, groups], contiguous
+  const void* zeros;   // likewise, int4 only
+  int64_t groups;
+  int64_t group_size;
+};
+
+}  // namespace fusewheel
+
+#if FUSEWHEEL_GLUE
+
+#include <fusewheel/rows.h>
+
+#include <optional>
+
+namespace fusewheel {
+
+inline void check_matrix(const char* op, Argument argument) {
+  if (argument.tensor.dim() != 2) {
+    fail(op, std::string(argument.name) + " must be a matrix [out features, in features], got "
+                 "shape " + describe(argument.tensor.sizes()));
+  }
+}
+
+inline void check_same_device(const char* op, Argument argument, Argument first) {
+  if (!argument.tensor.defined()) {
+    fail(op, std::string(argument.name) + " must be a tensor, got None");
+  }
+  if (argument.tensor.device() != first.tensor.device()) {
+    fail(op, std::string(argument.name) + " must be on the device of " + first.name + ", " +
+                 describe_device(first.tensor) + ", got " + describe_device(argument.tensor));
+  }
+}
+
+// A floating weight of any precision up to x's accumulation: float64 asks for float64 throughout.
+inline void check_weight_dtype(const char* op, Argument weight, Argument x) {
+  check_floating(op, weight);
+  if (weight.tensor.scalar_type() == ScalarType::Double &&
+      x.tensor.scalar_type() != ScalarType::Double) {
+    fail(op, std::string(weight.name) + " may be float64 only where " + x.name +
+                 " is, got " + x.name + " in " + describe(x.tensor.scalar_type()));
+  }
+}
+
+inline void check_code_dtype(const char* op, Argument codes, ScalarType expected) {
+  if (codes.tensor.scalar_type() != expected) {
+    fail(op, std::string(codes.name) + " must be " + describe(expected) + ", got " +
+                 describe(codes.tensor.scalar_type()));
+  }
+}
+
+// A checked weight; owns the tensors its plain part points into.
+struct CheckedWeight {
+  Tensor data;
+  Tensor scales;
+  Tensor zeros;
+  LinearWeight weight;
+
+  static CheckedWeight floating(const char* op, Argument weight, Argument x) {
+    check_same_device(op, weight, x);
+    check_weight_dtype(op, weight, x);
+    check_matrix(op, weight);
+    CheckedWeight out;
+    out.take(WeightKind::kFloating, weight.tensor);
+    out.weight.dtype = dtype_of(weight.tensor);
+    out.weight.columns = weight.tensor.sizes()[1];
+    return out;
+  }
+
+  static CheckedWeight int8(const char* op, Argument codes, Argument scales, Argument x) {
+    check_same_device(op, codes, x);
+    check_code_dtype(op, codes, ScalarType::Char);
+    check_matrix(op, codes);
+    CheckedWeight out;
+    out.take(WeightKind::kInt8, codes.tensor);
+    out.weight.columns = codes.tensor.sizes()[1];
+    out.scales = check_scales(op, scales, codes, x);
+    const int64_t groups = scales.tensor.dim() == 2 ? scales.tensor.sizes()[1] : 1;
+    const int64_t rows = out.weight.rows;
+    const int64_t columns = out.weight.columns;
+    const bool per_row = groups == 1;
+    if (scales.tensor.dim() < 1 || scales.tensor.dim() > 2 || scales.tensor.sizes()[0] != rows ||
+        (!per_row && (groups < 1 || columns % groups != 0 || columns / groups % 32 != 0))) {
+      fail(op, std::string(scales.name) + " must have shape [" + std::to_string(rows) + "] or [" +
+                   std::to_string(rows) + ", groups] with groups of a multiple of 32 of the " +
+                   std::to_string(columns) + " in features, got " +
+                   describe(scales.tensor.sizes()));
+    }
+    out.set_groups(groups, per_row ? columns : columns / groups);
+    return out;
+  }
+
+  static CheckedWeight int4(const char* op, Argument codes, Argument scales, Argument zeros,
+                            int64_t group_size, Argument x) {
+    check_same_device(op, codes, x);
+    check_code_dtype(op, codes, ScalarType::Byte);
+    check_matrix(op, codes);
+    if (group_size != 32 && group_size != 64 && group_size != 128) {
+      fail(op, "group_size must be 32, 64 or 128, got " + std::to_string(group_size));
+    }
+    CheckedWeight out;
+    out.take(WeightKind::kInt4, codes.tensor);
+    out.weight.columns = 2 * codes.tensor.sizes()[1];
+    if (out.weight.columns % group_size != 0) {
+      fail(op, std::string(codes.name) + " must hold a multiple of group_size in features a row (" +
+                   std::to_string(group_size) + "), two a byte, got shape " +
+                   describe(codes.tensor.sizes()));
+    }
+    const int64_t expected[] = {out.weight.rows, out.weight.columns / group_size};
+    out.scales = check_scales(op, scales, codes, x);
+    check_sizes(op, scales, {expected, 2}, "out features, groups of a row");
+    out.zeros = check_scales(op, zeros, codes, x);
+    check_matches(op, zeros, scales);
+    check_sizes(op, zeros, {expected, 2}, "out features, groups of a row");
+    out.weight.zeros = out.zeros.const_data_ptr();
+    out.set_groups(expected[1], group_size);
+    return out;
+  }
+
+ private:
+  void take(WeightKind kind, const Tensor& tensor) {
+    const Rows rows = rows_of(tensor);
+    data = rows.tensor;
+    weight = {};
+    weight.kind = kind;
+    weight.data = data.const_data_ptr();
+    weight.rows = tensor.sizes()[0];
+    weight.stride = rows.stride;
+  }
+
+  void set_groups(int64_t groups, int64_t group_size) {
+    weight.scales = scales.const_data_ptr();
+    weight.scale_dtype = dtype_of(scales);
+    weight.groups = groups;
+    weight.group_size = group_size;
+  }
+
+  static Tensor check_scales(const char* op, Argument scales, Argument codes, Argument x) {
+    check_same_device(op, scales, codes);
+    check_weight_dtype(op, scales, x);
+    return torch::stable::contiguous(scales.tensor);
+  }
+};
+
+// x [..., in features] times the transposed weight: y [..., out features] in the dtype of x.
+struct Linear {
+  CheckedWeight weight;
+  Rows x;
+  std::optional<Tensor> bias;
+  Tensor y;
+
+  Linear(const char* op, Argument input, const CheckedWeight& checked,
+         const std::optional<Tensor>& offset = std::nullopt)
+      : weight(checked), x(take(op, input, checked.weight.columns, "in features")) {
+    if (offset.has_value() && offset->defined()) {
+      const Argument argument{"bias", *offset};
+      check_same_device(op, argument, input);
+      check_weight_dtype(op, argument, input);
+      check_sizes(op, argument, {&checked.weight.rows, 1}, "out features");
+      bias = torch::stable::contiguous(*offset);
+    }
+    y = output(input.tensor, checked.weight.rows);
+  }
+
+  // Rows of x: all but its last dimension.
+  static Rows take(const char* op, Argument x, int64_t features, const char* what) {
+    const auto sizes = x.tensor.sizes();
+    if (sizes.size() == 0 || sizes[sizes.size() - 1] != features) {
+      fail(op, std::string(x.name) + " must have " + std::to_string(features) +
+                   " elements in its last dimension (" + what + "), got shape " +
+                   describe(sizes));
+    }
+    Rows rows = rows_of(x.tensor);
+    rows.count = 1;
+    for (size_t i = 0; i + 1 < sizes.size(); ++i) {
+      rows.count *= sizes[i];
+    }
+    return rows;
+  }
+
+  static Tensor output(const Tensor& x, int64_t features) {
+    int64_t sizes[kMaxDims];
+    for (int64_t i = 0; i + 1 < x.dim(); ++i) {
+      sizes[i] = x.sizes()[i];
+    }
+    sizes[x.dim() - 1] = features;
+    return empty_contiguous({sizes, static_cast<size_t>(x.dim())}, x.scalar_type(), x);
+  }
+};
+
+// grad [..., out features] times the weight: the gradient of x, in the dtype of grad.
+struct LinearBackward {
+  CheckedWeight weight;
+  Rows grad;
+  Tensor grad_x;
+
+  LinearBackward(const char* op, Argument gradient, const CheckedWeight& checked)
+      : weight(checked),
+        grad(Linear::take(op, gradient, checked.weight.rows, "out features")),
+        grad_x(Linear::output(gradient.tensor, checked.weight.columns)) {}
+};
+
+}  // namespace fusewheel
+
+#endif  // FUSEWHEEL_GLUE
