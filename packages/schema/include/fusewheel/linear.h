@@ -225,6 +225,30 @@ struct LinearBackward {
         grad_x(Linear::output(gradient.tensor, checked.weight.columns)) {}
 };
 
+// grad^T [out features, rows] times x [rows, in features], in the dtype of the weight.
+struct LinearBackwardWeight {
+  Rows grad;
+  Rows x;
+  Tensor grad_weight;
+
+  LinearBackwardWeight(Argument gradient, Argument input, Argument weight) {
+    const char* op = "linear_backward_weight";
+    check_floating(op, gradient);
+    check_matches(op, input, gradient);
+    check_same_device(op, weight, gradient);
+    check_weight_dtype(op, weight, gradient);
+    check_matrix(op, weight);
+    const auto sizes = weight.tensor.sizes();
+    grad = Linear::take(op, gradient, sizes[0], "out features");
+    x = Linear::take(op, input, sizes[1], "in features");
+    if (grad.count != x.count) {
+      fail(op, "x must have as many rows as grad, " + std::to_string(grad.count) + ", got " +
+                   std::to_string(x.count));
+    }
+    grad_weight = empty_contiguous(sizes, weight.tensor.scalar_type(), weight.tensor);
+  }
+};
+
 }  // namespace fusewheel
 
 #endif  // FUSEWHEEL_GLUE

@@ -1,0 +1,251 @@
+// Products with a weight that is widened on the way: how the work divides, and the loops over it.
+
+#include "matmul.h"
+
+#include "panel.h"
+#include "rows.h"
+
+namespace fusewheel::FUSEWHEEL_ISA {
+namespace {
+
+// Rows of a that use one packed block; their sums wait in scratch memory.
+constexpr int64_t kBlockRows = 480;
+// Columns of y whose panels are packed together.
+constexpr int64_t kBlockColumns = kBytes == 64 ? 128 : 64;
+
+bool is_few(const MatmulArgs& args) {
+  return !args.transposed && args.m <= kFewRows && args.dtype != Dtype::kFloat64;
+}
+
+int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+template <typename A, typename T>
+void finish(const MatmulArgs& args, const A* sums, int64_t stride, int64_t row, int64_t rows,
+            int64_t column, int64_t columns) {
+  const A* bias = static_cast<const A*>(args.bias);
+  for (int64_t i = 0; i < rows; ++i) {
+    T* y = static_cast<T*>(args.y) + (row + i) * args.n + column;
+    for_each_vector<A>(columns, [&](int64_t j, int64_t live) {
+      Vec<A> value = load(sums + i * stride + j, live);
+      if (bias != nullptr) {
+        value += load(bias + column + j, live);
+      }
+      store(y + j, value, live);
+    });
+  }
+}
+
+// Columns [column, column + columns) of y for rows [row, row + rows) of a, through packed panels.
+template <typename A, typename T>
+void block(const MatmulArgs& args, int64_t row, int64_t rows, int64_t column, int64_t columns,
+           A* scratch) {
+  constexpr int width = kPanel<A>;
+  const int64_t panels = (columns + width - 1) / width;
+  A* packed = scratch;
+  A* sums = scratch + kBlockColumns * kDepth;
+  const A* a = static_cast<const A*>(args.a) + row * args.a_stride;
+  for (int64_t k = 0; k < args.k; k += kDepth) {
+    const int64_t depth = args.k - k < kDepth ? args.k - k : kDepth;
+    if (args.transposed) {
+      pack_columns(args.weight, column, columns, panels, k, depth, packed);
+    }
+    for (int64_t p = 0; p < panels; ++p) {
+      A* panel = packed + p * kDepth * width;
+      if (!args.transposed) {
+        pack_rows(args.weight, column + p * width, columns - p * width, k, depth, panel);
+      }
+      A* c = sums + p * width;
+      int64_t i = 0;
+      for (; i + kTileRows <= rows; i += kTileRows) {
+        tile<A, kTileRows>(a + i * args.a_stride + k, args.a_stride, panel, depth,
+                           c + i * kBlockColumns, kBlockColumns, k > 0);
+      }
+      short_tile<A>(rows - i, a + i * args.a_stride + k, args.a_stride, panel, depth,
+                    c + i * kBlockColumns, kBlockColumns, k > 0);
+    }
+  }
+  if (args.k == 0) {
+    __builtin_memset(sums, 0, static_cast<size_t>(rows * kBlockColumns) * sizeof(A));
+  }
+  finish<A, T>(args, sums, kBlockColumns, row, rows, column, columns);
+}
+
+// Units [begin, end), those of one block of rows after those of the one before.
+template <typename T>
+void units(const MatmulArgs& args, int64_t begin, int64_t end, void* scratch) {
+  using A = Accumulate<T>;
+  const int64_t across = (args.n + kUnit - 1) / kUnit;
+  while (begin < end) {
+    const int64_t row = begin / across * kBlockRows;
+    const int64_t rows = args.m - row < kBlockRows ? args.m - row : kBlockRows;
+    const int64_t column = begin % across * kUnit;
+    int64_t taken = across - begin % across;
+    taken = taken < end - begin ? taken : end - begin;
+    taken = taken < kBlockColumns / kUnit ? taken : kBlockColumns / kUnit;
+    const int64_t columns =
+        args.n - column < taken * kUnit ? args.n - column : taken * kUnit;
+    block<A, T>(args, row, rows, column, columns, static_cast<A*>(scratch));
+    begin += taken;
+  }
+}
+
+template <typename A>
+void widen_as(const WidenArgs& args, int64_t begin, int64_t end) {
+  A* to = static_cast<A*>(args.to);
+  if (!args.transposed) {
+    for (int64_t row = begin; row < end; ++row) {
+      widen_all(args.dtype, args.from, row * args.stride, args.columns, to + row * args.columns);
+    }
+    return;
+  }
+  // Columns [begin, end), in squares, so that both sides use whole cache lines.
+  constexpr int64_t side = 16;
+  A square[side][side];
+  for (int64_t column = begin; column < end; column += side) {
+    const int64_t width = end - column < side ? end - column : side;
+    for (int64_t row = 0; row < args.rows; row += side) {
+      const int64_t height = args.rows - row < side ? args.rows - row : side;
+      for (int64_t i = 0; i < height; ++i) {
+        widen_all(args.dtype, args.from, (row + i) * args.stride + column, width, square[i]);
+      }
+      for (int64_t j = 0; j < width; ++j) {
+        for (int64_t i = 0; i < height; ++i) {
+          to[(column + j) * args.rows + row + i] = square[i][j];
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+MatmulPlan matmul_plan(const MatmulArgs& args) {
+  const int64_t across = (args.n + kUnit - 1) / kUnit;
+  if (is_few(args)) {
+    return {across, few_scratch(args)};
+  }
+  const int64_t rows = args.m < kBlockRows ? args.m : kBlockRows;
+  const int64_t bytes = args.dtype == Dtype::kFloat64 ? sizeof(double) : sizeof(float);
+  return {across * ((args.m + kBlockRows - 1) / kBlockRows),
+          (kBlockColumns * kDepth + rows * kBlockColumns) * bytes};
+}
+
+void matmul_tasks(const MatmulArgs& args, int64_t begin, int64_t end, void* scratch) {
+  const int64_t last = end * kUnit < args.n ? end * kUnit : args.n;
+  for_dtype(args.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (sizeof(Accumulate<T>) == sizeof(float)) {
+      if (is_few(args)) {
+        return few_rows(args, begin * kUnit, last, static_cast<float*>(scratch),
+                        [&](const float* sums, int64_t column, int64_t columns) {
+                          finish<float, T>(args, sums, kUnit, 0, args.m, column, columns);
+                        });
+      }
+    }
+    units<T>(args, begin, end, scratch);
+  });
+}
+
+void widen_rows(const WidenArgs& args, int64_t begin, int64_t end) {
+  if (args.wide) {
+    widen_as<double>(args, begin, end);
+  } else {
+    widen_as<float>(args, begin, end);
+  }
+}
+
+}  // namespace fusewheel::FUSEWHEEL_ISA
+
+#if FUSEWHEEL_GLUE
+
+#include <memory>
+#include <type_traits>
+
+#include "../parallel.h"
+
+namespace fusewheel {
+namespace {
+
+// Memory a thread keeps for its next call: fresh pages would cost more than a small product.
+void* thread_scratch(int64_t bytes) {
+  thread_local std::unique_ptr<char[]> memory;
+  thread_local int64_t size = 0;
+  constexpr int64_t kLine = 64;
+  if (size < bytes + kLine) {
+    memory.reset();
+    memory.reset(new char[static_cast<size_t>(bytes + kLine)]);
+    size = bytes + kLine;
+  }
+  void* start = memory.get();
+  size_t space = static_cast<size_t>(size);
+  return std::align(kLine, static_cast<size_t>(bytes), start, space);
+}
+
+bool is_wide(const Tensor& y) { return y.scalar_type() == ScalarType::Double; }
+
+// Rows in the accumulation type: themselves where they are, a copy otherwise.
+Rows widen(const Rows& rows, bool wide, bool transposed = false) {
+  const ScalarType type = wide ? ScalarType::Double : ScalarType::Float;
+  if (!transposed && rows.tensor.scalar_type() == type) {
+    return rows;
+  }
+  const int64_t sizes[] = {transposed ? rows.size : rows.count,
+                           transposed ? rows.count : rows.size};
+  Tensor to = empty_contiguous({sizes, 2}, type, rows.tensor);
+  const WidenArgs args{rows.tensor.const_data_ptr(), dtype_of(rows.tensor), rows.stride, rows.size,
+                       transposed, rows.count, to.mutable_data_ptr(), wide};
+  const auto all = FUSEWHEEL_SELECT(widen_rows);
+  parallel_for(sizes[0], kGrain / std::max<int64_t>(sizes[1], 1) + 1,
+               [&](int64_t begin, int64_t end) { all(args, begin, end); });
+  return {to, sizes[0], sizes[1], sizes[1]};
+}
+
+void run(MatmulArgs args) {
+  if (args.m == 0 || args.n == 0) {
+    return;
+  }
+  const MatmulPlan plan = FUSEWHEEL_SELECT(matmul_plan)(args);
+  const auto tasks = FUSEWHEEL_SELECT(matmul_tasks);
+  const int64_t work = args.n * args.m * args.k / plan.tasks;
+  parallel_for(plan.tasks, 4 * kGrain / std::max<int64_t>(work, 1) + 1,
+               [&](int64_t begin, int64_t end) {
+                 tasks(args, begin, end, thread_scratch(plan.scratch_bytes));
+               });
+}
+
+}  // namespace
+
+void matmul(const Rows& x, const LinearWeight& weight, const std::optional<Tensor>& bias,
+            Tensor& y) {
+  const Rows a = widen(x, is_wide(y));
+  std::optional<Rows> offset;
+  if (bias.has_value()) {
+    offset = widen({*bias, 1, weight.rows, weight.rows}, is_wide(y));
+  }
+  run({a.tensor.const_data_ptr(), a.stride, x.count, weight.rows, weight.columns, weight, false,
+       offset.has_value() ? offset->tensor.const_data_ptr() : nullptr, y.mutable_data_ptr(),
+       dtype_of(y)});
+}
+
+void matmul_transposed(const Rows& grad, const LinearWeight& weight, Tensor& y) {
+  const Rows a = widen(grad, is_wide(y));
+  run({a.tensor.const_data_ptr(), a.stride, grad.count, weight.columns, weight.rows, weight, true,
+       nullptr, y.mutable_data_ptr(), dtype_of(y)});
+}
+
+void matmul_gradient(const Rows& grad, const Rows& x, Tensor& y) {
+  const Rows a = widen(grad, is_wide(y), true);
+  LinearWeight weight = {};
+  weight.kind = WeightKind::kFloating;
+  weight.dtype = dtype_of(x.tensor);
+  weight.data = x.tensor.const_data_ptr();
+  weight.rows = x.count;
+  weight.columns = x.size;
+  weight.stride = x.stride;
+  run({a.tensor.const_data_ptr(), a.stride, grad.size, x.size, x.count, weight, true, nullptr,
+       y.mutable_data_ptr(), dtype_of(y)});
+}
+
+}  // namespace fusewheel
+
+#endif  // FUSEWHEEL_GLUE

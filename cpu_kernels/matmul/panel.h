@@ -1,0 +1,90 @@
+// Panels of a weight: kPanel columns side by side, one element of each per step of k.
+#pragma once
+
+#include "decode.h"
+#include "tile.h"
+
+namespace fusewheel::FUSEWHEEL_ISA {
+
+// Steps of k in a panel: with kPanel columns it fits the first-level cache.
+constexpr int64_t kDepth = 384;
+
+// Exchanges the off-diagonal blocks of `width`, then of half that: Eklundh's transposition.
+template <typename A, int width = kLanes<A> / 2>
+FUSEWHEEL_INLINE void transpose(Vec<A>* rows) {
+  if constexpr (width > 0) {
+    using Integer = typename VecOf<A>::integer;
+    constexpr int lanes = kLanes<A>;
+    Integer low;
+    Integer high;
+    for (int lane = 0; lane < lanes; ++lane) {
+      low[lane] = (lane & width) == 0 ? lane : lane - width + lanes;
+      high[lane] = (lane & width) == 0 ? lane + width : lane + lanes;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < lanes; ++i) {
+      if ((i & width) == 0) {
+        const Vec<A> a = rows[i];
+        const Vec<A> b = rows[i + width];
+        rows[i] = __builtin_shuffle(a, b, low);
+        rows[i + width] = __builtin_shuffle(a, b, high);
+      }
+    }
+    transpose<A, width / 2>(rows);
+  }
+}
+
+// Columns are rows of the weight: decoded along k, then turned. Columns past `live` are zeros.
+template <typename A>
+void pack_rows(const LinearWeight& weight, int64_t column, int64_t live, int64_t k, int64_t depth,
+               A* panel) {
+  constexpr int lanes = kLanes<A>;
+  A rows[lanes][kDepth];
+  for (int half = 0; half < kPanel<A>; half += lanes) {
+    for (int lane = 0; lane < lanes; ++lane) {
+      if (half + lane < live) {
+        decode(weight, column + half + lane, k, depth, rows[lane]);
+      } else {
+        __builtin_memset(rows[lane], 0, sizeof(rows[lane]));
+      }
+    }
+    A* to = panel + half;
+    int64_t i = 0;
+    for (; i + lanes <= depth; i += lanes) {
+      Vec<A> block[lanes];
+      for (int lane = 0; lane < lanes; ++lane) {
+        block[lane] = load(rows[lane] + i);
+      }
+      transpose<A>(block);
+      for (int lane = 0; lane < lanes; ++lane) {
+        store(to + (i + lane) * kPanel<A>, block[lane]);
+      }
+    }
+    for (; i < depth; ++i) {
+      for (int lane = 0; lane < lanes; ++lane) {
+        to[i * kPanel<A> + lane] = rows[lane][i];
+      }
+    }
+  }
+}
+
+// Columns are columns of the weight: `panels` panels decoded row by row.
+template <typename A>
+void pack_columns(const LinearWeight& weight, int64_t column, int64_t live, int64_t panels,
+                  int64_t k, int64_t depth, A* to) {
+  A row[kStretch];
+  for (int64_t i = live; i < panels * kPanel<A>; ++i) {
+    row[i] = 0;
+  }
+  for (int64_t step = 0; step < depth; ++step) {
+    decode(weight, k + step, column, live, row);
+    for (int64_t p = 0; p < panels; ++p) {
+      A* panel = to + p * kDepth * kPanel<A> + step * kPanel<A>;
+      for (int j = 0; j < kPanel<A>; j += kLanes<A>) {
+        store(panel + j, load(row + p * kPanel<A> + j));
+      }
+    }
+  }
+}
+
+}  // namespace fusewheel::FUSEWHEEL_ISA

@@ -1,0 +1,55 @@
+// The register tile: kTileRows rows of a times one panel of kPanel columns.
+//
+// Van Zee and van de Geijn, "BLIS: A Framework for Rapidly Instantiating BLAS Functionality" (2015):
+// the panel streams from the first-level cache, the tile's sums stay in registers.
+#pragma once
+
+#include "../simd/vec.h"
+
+namespace fusewheel::FUSEWHEEL_ISA {
+
+constexpr int kTileRows = kBytes == 64 ? 12 : 6;
+constexpr int kTileVectors = 2;
+template <typename A>
+constexpr int kPanel = kTileVectors * kLanes<A>;
+
+template <typename A, int rows>
+FUSEWHEEL_INLINE void tile(const A* a, int64_t a_stride, const A* panel, int64_t depth, A* c,
+                           int64_t c_stride, bool accumulate) {
+  Vec<A> sums[rows][kTileVectors] = {};
+  for (int64_t k = 0; k < depth; ++k) {
+    Vec<A> columns[kTileVectors];
+#pragma GCC unroll 2
+    for (int j = 0; j < kTileVectors; ++j) {
+      columns[j] = load(panel + k * kPanel<A> + j * kLanes<A>);
+    }
+#pragma GCC unroll 12
+    for (int i = 0; i < rows; ++i) {
+      const Vec<A> factor = splat(a[i * a_stride + k]);
+#pragma GCC unroll 2
+      for (int j = 0; j < kTileVectors; ++j) {
+        sums[i][j] += factor * columns[j];
+      }
+    }
+  }
+  for (int i = 0; i < rows; ++i) {
+    for (int j = 0; j < kTileVectors; ++j) {
+      A* to = c + i * c_stride + j * kLanes<A>;
+      store(to, accumulate ? load(to) + sums[i][j] : sums[i][j]);
+    }
+  }
+}
+
+// A tile with fewer rows: the last of a block.
+template <typename A, int rows = kTileRows - 1>
+FUSEWHEEL_INLINE void short_tile(int64_t live, const A* a, int64_t a_stride, const A* panel,
+                                 int64_t depth, A* c, int64_t c_stride, bool accumulate) {
+  if constexpr (rows > 0) {
+    if (live == rows) {
+      return tile<A, rows>(a, a_stride, panel, depth, c, c_stride, accumulate);
+    }
+    short_tile<A, rows - 1>(live, a, a_stride, panel, depth, c, c_stride, accumulate);
+  }
+}
+
+}  // namespace fusewheel::FUSEWHEEL_ISA
