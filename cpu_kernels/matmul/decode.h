@@ -72,7 +72,7 @@ FUSEWHEEL_INLINE void decode_int8(const LinearWeight& weight, int64_t row, int64
     const int64_t group = (begin + i) / weight.group_size;
     int64_t last = (group + 1) * weight.group_size - begin;
     last = last < count ? last : count;
-    float scale;
+    float scale = 0;
     widen_all(weight.scale_dtype, weight.scales, row * weight.groups + group, 1, &scale);
     for (; i + kLanes<float> <= last; i += kLanes<float>) {
       store(to + i, from_codes(load_codes(codes + begin + i)) * scale);
@@ -127,13 +127,13 @@ FUSEWHEEL_INLINE void decode(const LinearWeight& weight, int64_t row, int64_t be
   for (int64_t i = 0; i < count; ++i) {
     const int64_t k = begin + i;
     const int64_t group = row * weight.groups + k / weight.group_size;
-    double scale;
+    double scale = 0;
     widen_all(weight.scale_dtype, weight.scales, group, 1, &scale);
     if (weight.kind == WeightKind::kInt8) {
       to[i] = static_cast<const int8_t*>(weight.data)[row * weight.stride + k] * scale;
       continue;
     }
-    double zero;
+    double zero = 0;
     widen_all(weight.scale_dtype, weight.zeros, group, 1, &zero);
     const int64_t byte = k / kInt4Block * (kInt4Block / 2) + k % (kInt4Block / 2);
     const uint8_t pair = static_cast<const uint8_t*>(weight.data)[row * weight.stride + byte];

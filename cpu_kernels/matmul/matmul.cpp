@@ -17,8 +17,6 @@ bool is_few(const MatmulArgs& args) {
   return !args.transposed && args.m <= kFewRows && args.dtype != Dtype::kFloat64;
 }
 
-int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
-
 template <typename A, typename T>
 void finish(const MatmulArgs& args, const A* sums, int64_t stride, int64_t row, int64_t rows,
             int64_t column, int64_t columns) {

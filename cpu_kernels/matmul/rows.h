@@ -115,9 +115,11 @@ FUSEWHEEL_INLINE void few_decoded(const MatmulArgs& args, int64_t begin, int64_t
   }
 }
 
-// Scratch memory: decoded rows of the weight, or the sums of a over its groups.
+// Scratch memory: decoded rows of the weight, or what dot_codes wants.
 FUSEWHEEL_INLINE int64_t few_scratch(const MatmulArgs& args) {
-  return (kDotColumns * args.k + kUnit) * static_cast<int64_t>(sizeof(float));
+  const int64_t decoded = kDotColumns * args.k;
+  const int64_t codes = dot_codes_scratch(args.weight, kUnit);
+  return (decoded > codes ? decoded : codes) * static_cast<int64_t>(sizeof(float));
 }
 
 // Columns [begin, end) of y, a unit at a time; finish(sums, column, columns) rounds and stores.
@@ -126,24 +128,16 @@ FUSEWHEEL_INLINE void few_rows(const MatmulArgs& args, int64_t begin, int64_t en
                                Finish finish) {
   const LinearWeight& weight = args.weight;
   const float* a = static_cast<const float*>(args.a);
+  float* group_sums = scratch;
+  float* prepared = group_sums + weight.groups;
   if (args.m == 1 && weight.kind == WeightKind::kInt4) {
-    for (int64_t g = 0; g < weight.groups; ++g) {
-      Vec<float> total = {};
-      for (int64_t k = 0; k < weight.group_size; k += kLanes<float>) {
-        total += load(a + g * weight.group_size + k);
-      }
-      scratch[g] = sum<float>(total);
-    }
+    prepare_int4(weight, a, group_sums, prepared);
   }
   for (int64_t column = begin; column < end; column += kUnit) {
     const int64_t columns = end - column < kUnit ? end - column : kUnit;
     UnitSums sums;
     if (args.m == 1 && weight.kind != WeightKind::kFloating) {
-      for (int64_t j = 0; j < columns; ++j) {
-        sums[0][j] = weight.kind == WeightKind::kInt4
-                         ? dot_int4(weight, column + j, a, scratch)
-                         : dot_int8(weight, column + j, a);
-      }
+      dot_codes(weight, column, columns, a, group_sums, prepared, prepared + args.k, sums[0]);
     } else if (args.m <= kDotRows && weight.kind == WeightKind::kFloating) {
       for_dtype(weight.dtype, [&](auto zero) {
         using W = decltype(zero);

@@ -74,7 +74,7 @@ FUSEWHEEL_INLINE To bit_cast(From from) {
 
 template <typename A>
 FUSEWHEEL_INLINE Vec<A> splat(A value) {
-  return Vec<A>{} + value;
+  return value - Vec<A>{};  // exact for every value, -0 included
 }
 
 // Half types in the integers' own terms, for levels without the instruction.
