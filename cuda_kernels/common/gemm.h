@@ -1,0 +1,127 @@
+// The glue of the linear layers: checked calls to launches of ours, or to products of ATen's.
+#pragma once
+
+#include <fusewheel/linear.h>
+
+#include "glue.h"
+#include "linear.h"
+
+namespace fusewheel {
+namespace {
+
+// What is summed in, and what a quantised weight becomes for ATen's product. Half precision would
+// not do for it: rounding w to bfloat16 alone costs as much as rounding y, at every product.
+ScalarType sum_type(const Tensor& x) {
+  return x.scalar_type() == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
+}
+
+Tensor as_type(const Tensor& tensor, ScalarType dtype) {
+  return tensor.scalar_type() == dtype ? tensor : torch::stable::to(tensor, dtype);
+}
+
+// A tensor as the matrix of its last dimension's rows.
+Tensor as_matrix(const Tensor& tensor, int64_t rows, int64_t columns) {
+  const int64_t sizes[] = {rows, columns};
+  return torch::stable::reshape(tensor, {sizes, 2});
+}
+
+Tensor transposed(const Tensor& matrix) { return torch::stable::transpose(matrix, 0, 1); }
+
+// y = x * transposed weight + bias for matrices, in the weight's dtype and rounded once to y's.
+void aten_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
+                 const Tensor& y) {
+  using torch::stable::detail::from;
+  const ScalarType dtype = weight.scalar_type();
+  const bool direct = y.scalar_type() == dtype;
+  Tensor out = direct ? y : empty_contiguous(y.sizes(), dtype, y);
+  std::array<StableIValue, 4> stack{
+      from(as_type(x, dtype)), from(weight),
+      from(bias ? std::optional<Tensor>(as_type(*bias, dtype)) : std::nullopt), from(out)};
+  STABLE_TORCH_ERROR_CODE_CHECK(
+      torch_call_dispatcher("aten::linear", "out", stack.data(), TORCH_ABI_VERSION));
+  torch::stable::detail::to<Tensor>(stack[0]);
+  if (!direct) {
+    Tensor to = y;
+    torch::stable::copy_(to, out);
+  }
+}
+
+LinearArgs linear_args(const Linear& call) {
+  LinearArgs args{};
+  args.weight = call.weight.weight;
+  args.x = call.x.tensor.const_data_ptr();
+  args.rows = call.x.count;
+  args.x_stride = call.x.stride;
+  args.x_dtype = dtype_of(call.x.tensor);
+  if (call.bias) {
+    args.bias = call.bias->const_data_ptr();
+    args.bias_dtype = dtype_of(*call.bias);
+  }
+  args.y = call.y.mutable_data_ptr();
+  args.y_dtype = dtype_of(call.y);
+  return args;
+}
+
+void aten_linear(const Linear& call, const Tensor& weight) {
+  const auto& shape = call.weight.weight;
+  aten_linear(as_matrix(call.x.tensor, call.x.count, shape.columns), weight, call.bias,
+              as_matrix(call.y, call.x.count, shape.rows));
+}
+
+void aten_linear_backward(const LinearBackward& call, const Tensor& weight) {
+  const auto& shape = call.weight.weight;
+  aten_linear(as_matrix(call.grad.tensor, call.grad.count, shape.rows), transposed(weight),
+              std::nullopt, as_matrix(call.grad_x, call.grad.count, shape.columns));
+}
+
+// The launchers of one kind of codes.
+struct QuantisedLinear {
+  void (*few_rows)(const LinearArgs&, Stream);
+  void (*dequantise)(const LinearWeight&, void* to, Dtype, Stream);
+  void (*round)(const RoundArgs&, Stream);
+
+  // Its activations are rounded by groups of so many first, unless that is 0.
+  Tensor forward(const char* op, Linear& call, int64_t rounded_by) const {
+    if (call.y.numel() == 0) {
+      return call.y;
+    }
+    const OnDevice device(op, call.y);
+    if (rounded_by > 0 && call.x.size > 0 && call.y.scalar_type() != ScalarType::Double) {
+      call.x = rounded(call.x, rounded_by, device.stream());
+    }
+    if (call.x.count <= kFewRows) {
+      few_rows(linear_args(call), device.stream());
+    } else {
+      aten_linear(call, numbers(call.weight.weight, call.y, device.stream()));
+    }
+    return call.y;
+  }
+
+  Tensor backward(const char* op, const LinearBackward& call) const {
+    if (call.grad_x.numel() > 0) {
+      const OnDevice device(op, call.grad_x);
+      aten_linear_backward(call, numbers(call.weight.weight, call.grad_x, device.stream()));
+    }
+    return call.grad_x;
+  }
+
+ private:
+  Tensor numbers(const LinearWeight& weight, const Tensor& like, Stream stream) const {
+    const int64_t sizes[] = {weight.rows, weight.columns};
+    Tensor out = empty_contiguous({sizes, 2}, sum_type(like), like);
+    dequantise(weight, out.mutable_data_ptr(), dtype_of(out), stream);
+    return out;
+  }
+
+  Rows rounded(const Rows& x, int64_t group_size, Stream stream) const {
+    const int64_t sizes[] = {x.count, x.size};
+    Tensor out = empty_contiguous({sizes, 2}, ScalarType::Float, x.tensor);
+    round({x.tensor.const_data_ptr(), static_cast<float*>(out.mutable_data_ptr()), x.count,
+           x.stride, x.size / group_size, group_size, dtype_of(x.tensor)},
+          stream);
+    return {out, x.count, x.size, x.size};
+  }
+};
+
+}  // namespace
+}  // namespace fusewheel
