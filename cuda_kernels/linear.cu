@@ -74,25 +74,16 @@ Tensor linear_backward_x(const Tensor& grad, const Tensor& weight) {
   return call.grad_x;
 }
 
-// grad and x hold the same rows; the gradient is a weight, of the weight's dtype.
 Tensor linear_backward_weight(const Tensor& grad, const Tensor& x, const Tensor& weight) {
-  constexpr const char* op = "linear_backward_weight";
-  check_floating(op, {"x", x});
-  check_floating(op, {"grad", grad});
-  check_matches(op, {"grad", grad}, {"x", x});
-  const auto shape = CheckedWeight::floating(op, {"weight", weight}, {"x", x}).weight;
-  const Rows rows = Linear::take(op, {"x", x}, shape.columns, "in features");
-  Linear::take(op, {"grad", grad}, shape.rows, "out features");
-  check_sizes(op, {"grad", grad}, Linear::output(x, shape.rows).sizes(),
-              "x's rows, out features");
-  Tensor out = empty_contiguous(weight.sizes(), weight.scalar_type(), weight);
-  if (out.numel() > 0) {
+  const LinearBackwardWeight call({"grad", grad}, {"x", x}, {"weight", weight});
+  if (call.grad_weight.numel() > 0) {
     const ScalarType dtype = product_type(x, weight, std::nullopt);
-    const Tensor input = as_type(as_matrix(x, rows.count, shape.columns), dtype);
-    aten_linear(transposed(as_matrix(grad, rows.count, shape.rows)), transposed(input),
-                std::nullopt, out);
+    const auto shape = weight.sizes();
+    const Tensor columns = transposed(as_matrix(call.x.tensor, call.x.count, shape[1]));
+    aten_linear(transposed(as_matrix(call.grad.tensor, call.grad.count, shape[0])),
+                as_type(columns, dtype), std::nullopt, call.grad_weight);
   }
-  return out;
+  return call.grad_weight;
 }
 
 FUSEWHEEL_KERNELS(library) {

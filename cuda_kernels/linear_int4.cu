@@ -1,6 +1,7 @@
 // y = x * transposed weight + bias, w = code * scale + zero, 4-bit codes
 
 #include "common/linear.h"
+#include "common/round.h"
 
 namespace fusewheel {
 void linear_int4_launch(const LinearArgs&, Stream);

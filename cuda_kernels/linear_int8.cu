@@ -1,6 +1,7 @@
 // y = x * transposed weight + bias, w = code * scale, 8-bit codes
 
 #include "common/linear.h"
+#include "common/round.h"
 
 namespace fusewheel {
 void linear_int8_launch(const LinearArgs&, Stream);

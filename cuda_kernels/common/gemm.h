@@ -5,6 +5,7 @@
 
 #include "glue.h"
 #include "linear.h"
+#include "round.h"
 
 namespace fusewheel {
 namespace {
@@ -39,7 +40,7 @@ void aten_linear(const Tensor& x, const Tensor& weight, const std::optional<Tens
       from(bias ? std::optional<Tensor>(as_type(*bias, dtype)) : std::nullopt), from(out)};
   STABLE_TORCH_ERROR_CODE_CHECK(
       torch_call_dispatcher("aten::linear", "out", stack.data(), TORCH_ABI_VERSION));
-  torch::stable::detail::to<Tensor>(stack[0]);
+  torch::stable::detail::to<Tensor>(stack[0]);  // takes the result, which is `out`, from the stack
   if (!direct) {
     Tensor to = y;
     torch::stable::copy_(to, out);

@@ -1,5 +1,4 @@
-// Linear layers: a product for few rows of x, where reading the weight is most of the work, and the
-// rounding of activations to 8 bits.
+// The product of a linear layer for few rows of x, where reading the weight is most of the work.
 #pragma once
 
 #include <fusewheel/linear.h>
@@ -22,21 +21,9 @@ struct LinearArgs {
   Dtype y_dtype;
 };
 
-struct RoundArgs {
-  const void* x;  // no float64
-  float* to;      // contiguous
-  int64_t rows;
-  int64_t stride;
-  int64_t groups;  // of a row
-  int64_t group_size;
-  Dtype dtype;
-};
-
 }  // namespace fusewheel
 
 #if FUSEWHEEL_DEVICE
-
-#include <cfloat>
 
 #include "reduce.h"
 #include "weight.h"
@@ -46,15 +33,15 @@ namespace {
 
 constexpr int kLinearWarps = 4;  // of a block
 
-__device__ inline void write(double value, void* to, Dtype, int64_t i) {
-  static_cast<double*>(to)[i] = value;
-}
-__device__ inline void write(float value, void* to, Dtype dtype, int64_t i) {
-  switch (dtype) {
-    case Dtype::kBFloat16: return narrow(value, static_cast<__nv_bfloat16*>(to)[i]);
-    case Dtype::kFloat16: return narrow(value, static_cast<__half*>(to)[i]);
-    default: return narrow(value, static_cast<float*>(to)[i]);
+// In four chains, which run at once and round less than a long one.
+template <int V, typename A>
+__device__ A dot(const A (&a)[V], const A (&b)[V]) {
+  A sums[4] = {};
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    sums[i % 4] += a[i] * b[i];
   }
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
 // y = x * transposed weight + bias, for at most R rows. A warp has C columns of y: it adds up what
@@ -108,11 +95,8 @@ __global__ void __launch_bounds__(kWarp* kLinearWarps)
               load(x, values, size - k);
             }
 #pragma unroll
-            for (int i = 0; i < V; ++i) {
-#pragma unroll
-              for (int c = 0; c < C; ++c) {
-                sums[r][c] += values[i] * w[c][i];
-              }
+            for (int c = 0; c < C; ++c) {
+              sums[r][c] += dot(values, w[c]);
             }
           }
         }
@@ -128,9 +112,9 @@ __global__ void __launch_bounds__(kWarp* kLinearWarps)
     const int64_t column = n + lane % C;
     if (row < R && row < args.rows && column < columns) {
       if (args.bias != nullptr) {
-        own += read<A>(args.bias, args.bias_dtype, column);
+        own += load_one<A>(args.bias, args.bias_dtype, column);
       }
-      write(own, args.y, args.y_dtype, row * columns + column);
+      store_one(own, args.y, args.y_dtype, row * columns + column);
     }
   }
 }
@@ -158,38 +142,6 @@ template <typename Codes>
 void few_rows_launch(const char* op, const LinearArgs& args, Stream stream) {
   for_dtype(args.x_dtype,
             [&](auto zero) { few_rows_launch<decltype(zero), Codes>(op, args, stream); });
-}
-
-// x rounded to 255 steps per group: step = max |x| / 127, code = round(x * (127 / max |x|)), halves
-// to even. A row of threads has a group.
-__global__ inline void __launch_bounds__(kMaxRowThreads)
-    round_activations(const RoundArgs args, Divisor groups) {
-  const int64_t count = args.rows * args.groups;
-  for (int64_t block = static_cast<int64_t>(blockIdx.x) * blockDim.y; block < count;
-       block += static_cast<int64_t>(gridDim.x) * blockDim.y) {
-    const int64_t item = block + threadIdx.y;
-    // Every thread takes part in the maximum, also of groups beyond the last: those have size 0.
-    const int64_t size = item < count ? args.group_size : 0;
-    const int64_t row = groups.divide(item);
-    const int64_t from = row * args.stride + (item - row * args.groups) * args.group_size;
-    float most = 0;
-    for (int64_t i = threadIdx.x; i < size; i += blockDim.x) {
-      most = Larger()(most, fabsf(read<float>(args.x, args.dtype, from + i)));
-    }
-    most = row_max(most);
-    // A group of zeros, or of numbers so small that they vanish beside any weight.
-    const float inverse = 127 / most > FLT_MAX ? 0 : 127 / most;
-    for (int64_t i = threadIdx.x; i < size; i += blockDim.x) {
-      const float code = rintf(read<float>(args.x, args.dtype, from + i) * inverse);
-      args.to[item * args.group_size + i] = code * (most / 127);
-    }
-  }
-}
-
-inline void round_launch(const char* op, const RoundArgs& args, Stream stream) {
-  const dim3 block = row_block(args.group_size, 128);
-  launch(op, round_activations, blocks_for(args.rows * args.groups, block.y), block, 0, stream,
-         args, Divisor(args.groups));
 }
 
 }  // namespace

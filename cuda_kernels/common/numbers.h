@@ -34,6 +34,27 @@ __device__ inline Accumulate<T> round_to(Accumulate<T> value) {
   return widen(stored);
 }
 
+// One number of a dtype known at run time, for operands that are read or written seldom.
+template <typename A>
+__device__ inline A load_one(const void* from, Dtype dtype, int64_t i) {
+  switch (dtype) {
+    case Dtype::kFloat32: return widen(static_cast<const float*>(from)[i]);
+    case Dtype::kBFloat16: return widen(static_cast<const __nv_bfloat16*>(from)[i]);
+    case Dtype::kFloat16: return widen(static_cast<const __half*>(from)[i]);
+    default: return static_cast<A>(static_cast<const double*>(from)[i]);
+  }
+}
+__device__ inline void store_one(double value, void* to, Dtype, int64_t i) {
+  static_cast<double*>(to)[i] = value;
+}
+__device__ inline void store_one(float value, void* to, Dtype dtype, int64_t i) {
+  switch (dtype) {
+    case Dtype::kBFloat16: return narrow(value, static_cast<__nv_bfloat16*>(to)[i]);
+    case Dtype::kFloat16: return narrow(value, static_cast<__half*>(to)[i]);
+    default: return narrow(value, static_cast<float*>(to)[i]);
+  }
+}
+
 // The accurate functions, not the fast approximations of the special function unit.
 __device__ inline float exponential(float x) { return expf(x); }
 __device__ inline double exponential(double x) { return exp(x); }

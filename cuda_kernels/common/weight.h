@@ -10,17 +10,6 @@
 namespace fusewheel {
 namespace {
 
-// A number of a dtype known at run time: for operands that are small beside the weight.
-template <typename A>
-__device__ A read(const void* from, Dtype dtype, int64_t i) {
-  switch (dtype) {
-    case Dtype::kFloat32: return widen(static_cast<const float*>(from)[i]);
-    case Dtype::kBFloat16: return widen(static_cast<const __nv_bfloat16*>(from)[i]);
-    case Dtype::kFloat16: return widen(static_cast<const __half*>(from)[i]);
-    default: return static_cast<A>(static_cast<const double*>(from)[i]);
-  }
-}
-
 template <typename A>
 struct Scale {
   A scale;
@@ -131,9 +120,9 @@ struct WeightReader {
     if constexpr (Codes::kHasScale) {
       const int64_t group = weight.groups == 1 ? 0 : group_size.divide(vector * kElements);
       const int64_t i = row * weight.groups + group;
-      by.scale = read<A>(weight.scales, weight.scale_dtype, i);
+      by.scale = load_one<A>(weight.scales, weight.scale_dtype, i);
       if constexpr (Codes::kHasZero) {
-        by.zero = read<A>(weight.zeros, weight.scale_dtype, i);
+        by.zero = load_one<A>(weight.zeros, weight.scale_dtype, i);
       }
     }
     return by;

@@ -22,6 +22,11 @@ def fresh(arguments: tuple) -> tuple:
     return tuple(a.clone() if isinstance(a, Tensor) else a for a in arguments)
 
 
+def emulated() -> bool:
+    """Whether CUDA kernels run on the CPU."""
+    return any(backend.facts.get("cuda") == "emulated" for backend in fusewheel.backends())
+
+
 def test_the_installed_package_is_tested():
     assert "site-packages" in fusewheel.__file__
 
@@ -61,11 +66,13 @@ def test_nothing_is_written_beside_the_output(operator: Operator):
 
 def test_repeated_runs_and_thread_counts_give_the_same_bits(operator: Operator):
     threads = torch.get_num_threads()
+    # On a GPU PyTorch's matrix products know no threads; the CPU's, which stand in for them, do.
+    counts = (1, 1) if emulated() else (1, 2, 7)
     try:
         for arguments in operator.samples(Make(seed=4)):
             torch.set_num_threads(1)
             first = [t.clone() for t in call(operator, operator.overload, arguments)]
-            for count in (1, 2, 7):
+            for count in counts:
                 torch.set_num_threads(count)
                 again = call(operator, operator.overload, arguments)
                 assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
