@@ -41,7 +41,7 @@ def test_opcheck(operator: Operator):
     for grad in (False, True):
         for arguments in first_samples(operator, Make()):
             arguments = tuple(
-                a.detach().requires_grad_(grad and i != operator.mutates)
+                a.detach().requires_grad_(grad and i != operator.mutates and a.is_floating_point())
                 if isinstance(a, Tensor)
                 else a
                 for i, a in enumerate(arguments)
@@ -55,7 +55,9 @@ def test_compile_forward_and_backward(operator: Operator, dynamic: bool):
     compiled = torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=dynamic)
     for arguments in first_samples(operator, Make(seed=21)):
         inputs = [
-            a.detach().requires_grad_(i != operator.mutates) if isinstance(a, Tensor) else a
+            a.detach().requires_grad_(i != operator.mutates and a.is_floating_point())
+            if isinstance(a, Tensor)
+            else a
             for i, a in enumerate(arguments)
         ]
         wanted = [a for a in inputs if isinstance(a, Tensor) and a.requires_grad]

@@ -1,0 +1,100 @@
+import fusewheel
+import pytest
+import torch
+from fusewheel._operator import Make
+from fusewheel._quantized import rounded, unpack
+from oracle import DTYPES, assert_as_good_as_eager
+
+# float64 scales are for float64 activations.
+DTYPE_PAIRS = [(a, b) for a in DTYPES for b in DTYPES if b != torch.float64 or a == torch.float64]
+
+
+def weight(rows: int, columns: int, group_size: int, dtype=torch.float16):
+    generator = torch.Generator().manual_seed(3)
+    groups = columns // group_size
+    codes = torch.randint(0, 256, (rows, columns // 2), generator=generator).to(torch.uint8)
+    scales = torch.rand(rows, groups, generator=generator) * 0.05 + 0.01
+    zeros = torch.randn(rows, groups, generator=generator) * 0.1 - 8 * scales
+    return codes, scales.to(dtype), zeros.to(dtype)
+
+
+def test_codes_lie_as_in_ggufs_blocks():
+    packed = torch.arange(32, dtype=torch.uint8) * 5
+    want = [0] * 64
+    for block in range(2):
+        for j in range(16):
+            byte = int(packed[16 * block + j])
+            want[32 * block + j], want[32 * block + 16 + j] = byte & 15, byte >> 4
+    assert unpack(packed[None])[0].tolist() == want
+
+
+@pytest.mark.parametrize("group_size", [32, 64, 128])
+def test_it_is_a_linear_layer_with_the_decoded_weight(group_size):
+    x, bias = Make(seed=1)(7, 256), Make(seed=2)(5)
+    codes, scales, zeros = weight(5, 256, group_size, dtype=torch.float32)
+    wide = [t.repeat_interleave(group_size, 1) for t in (scales, zeros)]
+    decoded = unpack(codes).float() * wide[0] + wide[1]
+    torch.testing.assert_close(
+        fusewheel.linear_int4(x, codes, scales, zeros, group_size, bias),
+        torch.nn.functional.linear(x, decoded, bias),
+    )
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("given", "stored"), DTYPE_PAIRS, ids=str)
+def test_dtypes_mix(given, stored, dynamic):
+    operator = torch.ops.fusewheel.linear_int4.default
+    reference = {o.name: o for o in fusewheel.ops.operators()}["linear_int4"].reference
+    for rows, columns, size in ((1, 256, 64), (33, 96, 32), (9, 128, 128)):
+        x, bias = Make(given, seed=4)(rows, columns), Make(stored, seed=5)(123)
+        codes, scales, zeros = weight(123, columns, size, dtype=stored)
+        arguments = (x, codes, scales, zeros, size, bias, dynamic)
+        exact = reference(
+            x.double(), codes, scales.double(), zeros.double(), size, bias.double(), dynamic
+        )
+        assert_as_good_as_eager(operator(*arguments), reference(*arguments), exact)
+
+
+def test_integer_products_are_exact():
+    """Activations that are whole steps and scales that are powers of two leave nothing to round."""
+    generator = torch.Generator().manual_seed(6)
+    x = torch.randint(-127, 128, (5, 512), generator=generator).float()
+    x[:, ::32] = 127
+    codes, _, _ = weight(9, 512, 32)
+    for size in (32, 64, 128):
+        scales = torch.full((9, 512 // size), 2.0**-6)
+        y = fusewheel.linear_int4(x, codes, scales, -8 * scales, size, None, True)
+        assert torch.equal(y, (x.double() @ (unpack(codes).double().T - 8) * 2.0**-6).float())
+
+
+def test_dynamic_rounds_by_32_whatever_the_group():
+    x = Make(seed=7)(4, 128) * torch.tensor([1.0, 100.0, 1e-3, 10.0]).repeat_interleave(32)
+    codes, scales, zeros = weight(6, 128, 128)
+    decoded = unpack(codes).double() * scales.double() + zeros.double()
+    want = rounded(x, 32).double() @ decoded.T
+    torch.testing.assert_close(
+        fusewheel.linear_int4(x, codes, scales, zeros, 128, None, True).double(),
+        want,
+        rtol=1e-5,
+        atol=1e-4,
+    )
+    assert (rounded(x, 128).double() @ decoded.T - want).abs().max() > 1e-2
+
+
+def test_rows_of_zeros_and_of_nan_keep_to_themselves():
+    x = Make(seed=8)(4, 64)
+    x[1], x[2, 40] = 0.0, float("nan")
+    for size in (32, 64):
+        for dynamic in (False, True):
+            y = fusewheel.linear_int4(x, *weight(5, 64, size), size, torch.ones(5), dynamic)
+            assert torch.equal(y[1], torch.ones(5))
+            assert y[2].isnan().all() and not y[[0, 1, 3]].isnan().any()
+
+
+def test_gradients_are_those_of_the_unrounded_activations():
+    gradients = []
+    for dynamic in (False, True):
+        x, bias = Make(requires_grad=True, seed=9)(3, 64), torch.zeros(5, requires_grad=True)
+        y = fusewheel.linear_int4(x, *weight(5, 64, 32), 32, bias, dynamic)
+        gradients.append(torch.autograd.grad(y.sum(), (x, bias)))
+    torch.testing.assert_close(*gradients)

@@ -1,0 +1,91 @@
+import fusewheel
+import pytest
+import torch
+from fusewheel._operator import Make
+from fusewheel._quantized import rounded
+from oracle import DTYPES, assert_as_good_as_eager
+
+# float64 scales are for float64 activations.
+DTYPE_PAIRS = [(a, b) for a in DTYPES for b in DTYPES if b != torch.float64 or a == torch.float64]
+
+
+def weight(rows: int, columns: int, *groups: int, dtype=torch.float16):
+    generator = torch.Generator().manual_seed(3)
+    codes = torch.randint(-128, 128, (rows, columns), generator=generator).to(torch.int8)
+    return codes, (torch.rand(rows, *groups, generator=generator) * 0.05 + 0.01).to(dtype)
+
+
+def test_it_is_a_linear_layer_with_the_decoded_weight():
+    x, bias = Make(seed=1)(7, 64), Make(seed=2)(5)
+    codes, scales = weight(5, 64, 2, dtype=torch.float32)
+    decoded = codes.float() * scales.repeat_interleave(32, 1)
+    torch.testing.assert_close(
+        fusewheel.linear_int8(x, codes, scales, bias), torch.nn.functional.linear(x, decoded, bias)
+    )
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("given", "stored"), DTYPE_PAIRS, ids=str)
+def test_dtypes_mix(given, stored, dynamic):
+    operator = torch.ops.fusewheel.linear_int8.default
+    reference = {o.name: o for o in fusewheel.ops.operators()}["linear_int8"].reference
+    for rows, columns, groups in ((1, 256, (2,)), (33, 96, ()), (9, 128, (4,))):
+        x, bias = Make(given, seed=4)(rows, columns), Make(stored, seed=5)(123)
+        codes, scales = weight(123, columns, *groups, dtype=stored)
+        arguments = (x, codes, scales, bias, dynamic)
+        exact = reference(x.double(), codes, scales.double(), bias.double(), dynamic)
+        assert_as_good_as_eager(operator(*arguments), reference(*arguments), exact)
+
+
+def test_integer_products_are_exact():
+    """Activations that are whole steps and scales that are powers of two leave nothing to round."""
+    generator = torch.Generator().manual_seed(6)
+    x = torch.randint(-127, 128, (5, 512), generator=generator).float()
+    x[:, ::32] = 127
+    codes, _ = weight(9, 512)
+    for groups in ((), (4,), (16,)):
+        scales = torch.full((9, *groups), 2.0**-6)
+        y = fusewheel.linear_int8(x, codes, scales, None, True)
+        assert torch.equal(y, (x.double() @ codes.double().T * 2.0**-6).float())
+
+
+def test_dynamic_rounds_by_the_weights_groups():
+    x = Make(seed=7)(4, 128) * torch.tensor([1.0, 100.0]).repeat_interleave(64)
+    codes, scales = weight(6, 128, 2)
+    decoded = codes.double() * scales.double().repeat_interleave(64, 1)
+    want = rounded(x, 64).double() @ decoded.T
+    torch.testing.assert_close(
+        fusewheel.linear_int8(x, codes, scales, None, True).double(), want, rtol=1e-5, atol=1e-4
+    )
+    per_row = rounded(x, 128).double() @ decoded.T
+    assert (per_row - want).abs().max() > 1e-2
+
+
+def test_rounding_of_activations():
+    x = torch.tensor([[127.0, 0.5, 1.5, -2.5, -127.0, 126.5]])
+    assert rounded(x, 6).tolist() == [[127.0, 0.0, 2.0, -2.0, -127.0, 126.0]]
+    assert rounded(torch.zeros(2, 4), 4).tolist() == [[0.0] * 4] * 2
+    # So small that 127 / max |x| is infinite.
+    assert rounded(torch.full((1, 4), 1e-40), 4).abs().max() <= 1e-40
+    assert torch.equal(rounded(x.double() / 3, 6), x.double() / 3)
+
+
+def test_rows_of_zeros_and_of_nan_keep_to_themselves():
+    x = Make(seed=8)(4, 64)
+    x[1], x[2, 40] = 0.0, float("nan")
+    for groups in ((), (2,)):
+        codes, scales = weight(5, 64, *groups)
+        for dynamic in (False, True):
+            y = fusewheel.linear_int8(x, codes, scales, torch.ones(5), dynamic)
+            assert torch.equal(y[1], torch.ones(5))
+            assert y[2].isnan().all() and not y[[0, 1, 3]].isnan().any()
+
+
+def test_gradients_are_those_of_the_unrounded_activations():
+    codes, scales = weight(5, 64, 2)
+    gradients = []
+    for dynamic in (False, True):
+        x, bias = Make(requires_grad=True, seed=9)(3, 64), torch.zeros(5, requires_grad=True)
+        y = fusewheel.linear_int8(x, codes, scales, bias, dynamic)
+        gradients.append(torch.autograd.grad(y.sum(), (x, bias)))
+    torch.testing.assert_close(*gradients)
