@@ -81,11 +81,46 @@ def test_rows_of_zeros_and_of_nan_keep_to_themselves():
             assert y[2].isnan().all() and not y[[0, 1, 3]].isnan().any()
 
 
-def test_gradients_are_those_of_the_unrounded_activations():
-    codes, scales = weight(5, 64, 2)
-    gradients = []
-    for dynamic in (False, True):
-        x, bias = Make(requires_grad=True, seed=9)(3, 64), torch.zeros(5, requires_grad=True)
-        y = fusewheel.linear_int8(x, codes, scales, bias, dynamic)
-        gradients.append(torch.autograd.grad(y.sum(), (x, bias)))
-    torch.testing.assert_close(*gradients)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_gradients_with_a_frozen_weight(dtype, dynamic):
+    """The case that has kernels; where scales are learned too the reference is differentiated."""
+    operator = {o.name: o for o in fusewheel.ops.operators()}["linear_int8"]
+
+    def gradients(function, dtype, stored):
+        codes, scales = weight(5, 64, 2, dtype=stored)
+        x, bias = (Make(torch.float16, seed=i)(*s) for i, s in ((9, (3, 64)), (10, (5,))))
+        x, bias = (t.to(dtype).requires_grad_() for t in (x, bias))
+        y = function(x, codes, scales, bias, dynamic)
+        return torch.autograd.grad((y * torch.linspace(-1, 1, 15).view(3, 5)).sum(), (x, bias))
+
+    got = gradients(operator.overload, dtype, torch.float16)
+    base = gradients(operator.reference, dtype, torch.float16)
+    exact = gradients(operator.reference, torch.float64, torch.float16)
+    for triple in zip(got, base, exact, strict=True):
+        assert_as_good_as_eager(*triple)
+
+
+def test_second_derivatives_with_a_frozen_weight():
+    codes, scales = weight(5, 64, 2, dtype=torch.float64)
+    x = Make(torch.float64, requires_grad=True, seed=9)(2, 64)
+    grad = Make(torch.float64, requires_grad=True, seed=9)(2, 5)
+
+    def forward(x):
+        return torch.ops.fusewheel.linear_int8(x, codes, scales, None, False)
+
+    def backward(grad):
+        return torch.ops.fusewheel.linear_int8_backward(grad, codes, scales)
+
+    for function, value in ((forward, x), (backward, grad)):
+        assert torch.autograd.gradcheck(function, value)
+        assert torch.autograd.gradgradcheck(function, value)
+
+
+def test_torch_func_sees_through_the_rounding():
+    codes, scales = weight(5, 64, 2, dtype=torch.float32)
+    x = Make(seed=11)(3, 64)
+
+    def loss(x, dynamic):
+        return fusewheel.linear_int8(x, codes, scales, None, dynamic).sum()
+
+    torch.testing.assert_close(torch.func.grad(loss)(x, True), torch.func.grad(loss)(x, False))
