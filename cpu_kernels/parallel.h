@@ -24,6 +24,30 @@ void parallel_for(int64_t count, int64_t grain, const Function& function) {
   }
 }
 
+// Runs range(args, begin, end) over rows of `size` elements,
+template <typename Args>
+void parallel_rows(void (*range)(const Args&, int64_t, int64_t), const Args& args, int64_t count,
+                   int64_t size) {
+  parallel_for(count, kGrain / std::max<int64_t>(size, 1) + 1,
+               [&](int64_t begin, int64_t end) { range(args, begin, end); });
+}
+
+// over chunks of rows with `numel` elements in all,
+template <typename Args>
+void parallel_chunks(void (*range)(const Args&, int64_t, int64_t), const Args& args, int64_t chunks,
+                     int64_t numel) {
+  parallel_for(chunks, numel > kGrain ? 1 : chunks,
+               [&](int64_t begin, int64_t end) { range(args, begin, end); });
+}
+
+// and over columns, in each of which there is one value per chunk.
+template <typename Args>
+void parallel_columns(void (*range)(const Args&, int64_t, int64_t), const Args& args, int64_t size,
+                      int64_t chunks) {
+  parallel_for(size, kGrain / chunks,
+               [&](int64_t begin, int64_t end) { range(args, begin, end); });
+}
+
 template <int outputs, int inputs>
 void launch(void (*range)(const ElementwiseArgs<outputs + inputs>&, int64_t, int64_t),
             const Elementwise<outputs, inputs>& call) {

@@ -59,6 +59,14 @@ class OnDevice {
 
 namespace fusewheel {
 
+// Into how many chunks of rows a sum over all rows is split: enough to fill a large GPU, few
+// enough that adding them up is cheap. The number depends on the shape alone: the same bits on
+// every GPU.
+inline int64_t device_row_chunks(int64_t count, int64_t size) {
+  const int64_t most = std::clamp<int64_t>((1 << 20) / std::max<int64_t>(size, 1), 256, 2048);
+  return std::min<int64_t>(most, count / 8 + 1);
+}
+
 template <int outputs, int inputs>
 void run(const char* op, void (*launch)(const ElementwiseArgs<outputs + inputs>&, Stream),
          const Elementwise<outputs, inputs>& call) {

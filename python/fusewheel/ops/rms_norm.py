@@ -10,8 +10,9 @@ from torch import Tensor
 
 from fusewheel._elementwise import SIZES
 from fusewheel._operator import Arguments, BadInput, Make, Operator
+from fusewheel._rows import check_rows, empty_statistic, wide
 
-_LLAMA, _GEMMA, _TORCH = 0, 1, 2
+LLAMA, GEMMA, TORCH = 0, 1, 2
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6, cast: str = "llama") -> Tensor:
@@ -56,30 +57,28 @@ def cast_number(cast: str) -> int:
     raise ValueError(f"rms_norm: cast must be 'llama', 'gemma' or 'torch', got '{cast}'")
 
 
-def _compute(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
-
-
-def _reference(x: Tensor, weight: Tensor, eps: float, cast: int) -> tuple[Tensor, Tensor]:
-    wide = _compute(x)
-    rstd = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
-    if cast == _LLAMA:
-        y = weight * (wide * rstd).to(x.dtype)
-    elif cast == _GEMMA:
-        y = (wide * rstd * (1 + _compute(weight))).to(x.dtype)
+def reference(x: Tensor, weight: Tensor, eps: float, cast: int) -> tuple[Tensor, Tensor]:
+    """The operator in PyTorch operators."""
+    values = wide(x)
+    rstd = torch.rsqrt(values.pow(2).mean(-1, keepdim=True) + eps)
+    if cast == LLAMA:
+        y = weight * (values * rstd).to(x.dtype)
+    elif cast == GEMMA:
+        y = (values * rstd * (1 + wide(weight))).to(x.dtype)
     else:
-        y = (wide * rstd * _compute(weight)).to(x.dtype)
+        y = (values * rstd * wide(weight)).to(x.dtype)
     return y, rstd.squeeze(-1)
 
 
 def _fake(x: Tensor, weight: Tensor, eps: float, cast: int) -> tuple[Tensor, Tensor]:
-    torch._check(x.dim() > 0, lambda: "rms_norm: x must have at least one dimension")
-    torch._check(
-        weight.shape == x.shape[-1:],
-        lambda: f"rms_norm: weight must have shape {list(x.shape[-1:])}, got {list(weight.shape)}",
-    )
-    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-    return x.new_empty(x.shape), x.new_empty(x.shape[:-1], dtype=wide)
+    check_rows("rms_norm", x, ("weight", weight))
+    return x.new_empty(x.shape), empty_statistic(x)
+
+
+def through_rstd(grad_rstd: Tensor, x: Tensor, rstd: Tensor) -> Tensor:
+    """The gradient of x that comes from rstd alone: d rstd / dx = -rstd ** 3 * x / size."""
+    slope = (grad_rstd * rstd.pow(3) / -x.shape[-1]).unsqueeze(-1)
+    return (wide(x) * slope).to(x.dtype)
 
 
 def _backward(
@@ -93,28 +92,27 @@ def _backward(
         grad_x, grad_weight = torch.ops.fusewheel.rms_norm_backward(grad_y, x, weight, rstd, cast)
     if grad_rstd is not None:
         # Only second derivatives (and whoever calls the operator for its rstd) come here.
-        slope = (grad_rstd * rstd.pow(3) / -x.shape[-1]).unsqueeze(-1)
-        through_rstd = (_compute(x) * slope).to(x.dtype)
-        grad_x = through_rstd if grad_x is None else grad_x + through_rstd
+        own = through_rstd(grad_rstd, x, rstd)
+        grad_x = own if grad_x is None else grad_x + own
     return grad_x, grad_weight, None, None
 
 
 def _samples(make: Make) -> Iterator[Arguments]:
-    for cast in (_LLAMA, _GEMMA, _TORCH):
+    for cast in (LLAMA, GEMMA, TORCH):
         yield make(255, 123), make(123), 1e-6, cast
         yield make.strided(3, 4, 33), make.strided(33), 1e-5, cast
-    yield make(2, 507), make(507), 1e-6, _LLAMA
-    yield make(2, 3, 64)[:, 1:], make(64), 1e-6, _LLAMA
-    yield make.transposed(2, 9, 8), make(8), 1e-6, _TORCH
-    yield make(1, 8).expand(4, 8), make(1).expand(8), 1e-6, _GEMMA
-    yield make(1), make(1), 1e-6, _LLAMA
-    yield make(0, 16), make(16), 1e-6, _LLAMA
-    yield make(4, 32, scale=1e-4), make(32), 1e-6, _LLAMA
+    yield make(2, 507), make(507), 1e-6, LLAMA
+    yield make(2, 3, 64)[:, 1:], make(64), 1e-6, LLAMA
+    yield make.transposed(2, 9, 8), make(8), 1e-6, TORCH
+    yield make(1, 8).expand(4, 8), make(1).expand(8), 1e-6, GEMMA
+    yield make(1), make(1), 1e-6, LLAMA
+    yield make(0, 16), make(16), 1e-6, LLAMA
+    yield make(4, 32, scale=1e-4), make(32), 1e-6, LLAMA
 
 
 def _benchmarks(make: Make) -> Iterator[tuple[str, Arguments]]:
     for rows, size in SIZES:
-        yield f"{rows}x{size}", (make(rows, size), make(size), 1e-6, _LLAMA)
+        yield f"{rows}x{size}", (make(rows, size), make(size), 1e-6, LLAMA)
 
 
 def _bad_inputs(make: Make) -> Iterator[BadInput]:
@@ -131,14 +129,15 @@ def _bad_inputs(make: Make) -> Iterator[BadInput]:
         yield BadInput((x.to_sparse(), weight, 1e-6, 0), "x must be a dense tensor")
 
 
-def _backward_reference(
+def backward_reference(
     grad: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, cast: int
 ) -> tuple[Tensor, Tensor]:
-    wide, dy, w, scale = _compute(x), _compute(grad), _compute(weight), rstd.unsqueeze(-1)
-    h = wide * scale
-    g = dy * (1 + w if cast == _GEMMA else w)
+    """The backward operator in PyTorch operators."""
+    dy, w, scale = wide(grad), wide(weight), rstd.unsqueeze(-1)
+    h = wide(x) * scale
+    g = dy * (1 + w if cast == GEMMA else w)
     grad_x = scale * (g - h * (g * h).mean(-1, keepdim=True))
-    rounded = h.to(x.dtype).to(h.dtype) if cast == _LLAMA else h
+    rounded = h.to(x.dtype).to(h.dtype) if cast == LLAMA else h
     grad_weight = (dy * rounded).sum_to_size(weight.shape)
     return grad_x.to(x.dtype), grad_weight.to(weight.dtype)
 
@@ -151,7 +150,7 @@ def _backward_fake(
 
 def _backward_samples(make: Make) -> Iterator[Arguments]:
     for x, weight, eps, cast in _samples(make):
-        rstd = _reference(x.detach(), weight.detach(), eps, cast)[1]
+        rstd = reference(x.detach(), weight.detach(), eps, cast)[1]
         yield make(*x.shape), x, weight, rstd, cast
         if x.dim() == 2 and x.shape[0] > 1:
             yield make.strided(*x.shape), x, weight, rstd, cast
@@ -159,7 +158,7 @@ def _backward_samples(make: Make) -> Iterator[Arguments]:
 
 def _backward_bad_inputs(make: Make) -> Iterator[BadInput]:
     x, weight = make(4, 8), make(8)
-    rstd = _reference(x.detach(), weight.detach(), 1e-6, 0)[1]
+    rstd = reference(x.detach(), weight.detach(), 1e-6, 0)[1]
     yield BadInput((make(4, 7), x, weight, rstd, 0), r"grad must have shape \[4, 8\]")
     yield BadInput((x, x, weight, rstd[:3], 0), r"rstd must have shape \[4\]")
     yield BadInput((x, x, weight, rstd.to(torch.bfloat16), 0), "rstd must be float")
@@ -168,7 +167,7 @@ def _backward_bad_inputs(make: Make) -> Iterator[BadInput]:
 OPERATORS = (
     Operator(
         name="rms_norm",
-        reference=_reference,
+        reference=reference,
         fake=_fake,
         backward=_backward,
         auxiliary=(1,),
@@ -180,7 +179,7 @@ OPERATORS = (
     ),
     Operator(
         name="rms_norm_backward",
-        reference=_backward_reference,
+        reference=backward_reference,
         fake=_backward_fake,
         samples=_backward_samples,
         bad_inputs=_backward_bad_inputs,

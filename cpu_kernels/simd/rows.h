@@ -1,0 +1,56 @@
+// What kernels that work row by row share: sums along a row, and over the rows.
+#pragma once
+
+#include "vec.h"
+
+namespace fusewheel::FUSEWHEEL_ISA {
+
+// So many running sums hide the latency of the addition.
+constexpr int kSums = 4;
+
+// for_each_vector, and whose turn it is: step(i, live, k) with k < kSums.
+template <typename A, typename Step>
+FUSEWHEEL_INLINE void for_each_vector_in_turn(int64_t size, Step step) {
+  int64_t i = 0;
+  for (; i + kSums * kLanes<A> <= size; i += kSums * kLanes<A>) {
+#pragma GCC unroll 4
+    for (int k = 0; k < kSums; ++k) {
+      step(i + k * kLanes<A>, kLanes<A>, k);
+    }
+  }
+  for_each_vector<A>(size - i, [&](int64_t j, int64_t live) { step(i + j, live, 0); });
+}
+
+template <typename A>
+FUSEWHEEL_INLINE A sum(const Vec<A> (&sums)[kSums]) {
+  return sum<A>((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
+template <typename A>
+FUSEWHEEL_INLINE A square_root(A value) {
+  return sizeof(A) == sizeof(float) ? static_cast<A>(__builtin_sqrtf(static_cast<float>(value)))
+                                    : static_cast<A>(__builtin_sqrt(value));
+}
+
+template <typename A>
+FUSEWHEEL_INLINE void clear(A* values, int64_t size) {
+  for_each_vector<A>(size, [&](int64_t i, int64_t live) { store(values + i, Vec<A>{}, live); });
+}
+
+// Columns [begin, end) of the sum over `partials` [chunks, size]: in the order of the chunks,
+// whatever thread made them.
+template <typename T>
+FUSEWHEEL_INLINE void sum_chunks(const void* partials, void* sums, int64_t chunks, int64_t size,
+                                 int64_t begin, int64_t end) {
+  using A = Accumulate<T>;
+  for_each_vector<A>(end - begin, [&](int64_t i, int64_t live) {
+    const auto* from = static_cast<const A*>(partials) + begin + i;
+    Vec<A> total = {};
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      total += load(from + chunk * size, live);
+    }
+    store(static_cast<T*>(sums) + begin + i, total, live);
+  });
+}
+
+}  // namespace fusewheel::FUSEWHEEL_ISA

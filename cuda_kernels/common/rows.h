@@ -1,0 +1,66 @@
+// What kernels that work row by row share: the vector width that rows allow, and sums over the rows.
+#pragma once
+
+#include "reduce.h"
+#include "vector.h"
+
+namespace fusewheel {
+namespace {
+
+// What dynamic shared memory a kernel may use without asking.
+constexpr size_t kSharedBytes = 48 * 1024;
+
+bool has_vectors(const void* rows, int64_t stride, int64_t lanes) {
+  return is_aligned(rows) && stride % lanes == 0;
+}
+
+// Calls body(V) with the vector width that the rows of every operand allow.
+template <typename T, typename Body>
+void for_width(bool vectors, const Body& body) {
+  if (vectors) {
+    body(std::integral_constant<int, kLanes<T>>());
+  } else {
+    body(std::integral_constant<int, 1>());
+  }
+}
+
+// sums = the sum over `partials` [chunks, size]. The chunks of a column are added in a fixed order:
+// each thread some, then the threads'.
+constexpr int kColumnThreads = 16;
+
+template <typename T>
+__global__ void __launch_bounds__(kWarp* kColumnThreads)
+    sum_chunks(const Accumulate<T>* partials, T* sums, int64_t chunks, int64_t size) {
+  using A = Accumulate<T>;
+  __shared__ A shares[kColumnThreads][kWarp];
+  for (int64_t block = static_cast<int64_t>(blockIdx.x) * kWarp; block < size;
+       block += static_cast<int64_t>(gridDim.x) * kWarp) {
+    const int64_t column = block + threadIdx.x;
+    A sum = 0;
+    if (column < size) {
+#pragma unroll 4
+      for (int64_t chunk = threadIdx.y; chunk < chunks; chunk += kColumnThreads) {
+        sum += partials[chunk * size + column];
+      }
+    }
+    shares[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y == 0 && column < size) {
+      for (int i = 1; i < kColumnThreads; ++i) {
+        sum += shares[i][threadIdx.x];
+      }
+      narrow(sum, sums[column]);
+    }
+    __syncthreads();
+  }
+}
+
+template <typename T>
+void launch_sum_chunks(const char* op, const void* partials, void* sums, int64_t chunks,
+                       int64_t size, Stream stream) {
+  launch(op, sum_chunks<T>, blocks_for(size, kWarp), dim3(kWarp, kColumnThreads), 0, stream,
+         static_cast<const Accumulate<T>*>(partials), static_cast<T*>(sums), chunks, size);
+}
+
+}  // namespace
+}  // namespace fusewheel
