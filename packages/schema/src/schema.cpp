@@ -18,6 +18,10 @@ constexpr const char* kSchemas[] = {
     "rms_norm(Tensor x, Tensor weight, float eps, int cast) -> (Tensor y, Tensor rstd)",
     "rms_norm_backward(Tensor grad, Tensor x, Tensor weight, Tensor rstd, int cast)"
     " -> (Tensor grad_x, Tensor grad_weight)",
+    "add_rms_norm(Tensor x, Tensor residual, Tensor weight, float eps, int cast)"
+    " -> (Tensor y, Tensor sum, Tensor rstd)",
+    "add_rms_norm_backward(Tensor grad, Tensor grad_sum, Tensor sum, Tensor weight, Tensor rstd,"
+    " int cast) -> (Tensor grad_sum_total, Tensor grad_weight)",
     "silu_mul(Tensor gate, Tensor up) -> Tensor",
     "silu_mul_backward(Tensor grad, Tensor gate, Tensor up) -> (Tensor grad_gate, Tensor grad_up)",
     "rope(Tensor q, Tensor k, Tensor cos, Tensor sin, bool interleaved)"

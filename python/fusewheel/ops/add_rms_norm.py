@@ -1,0 +1,166 @@
+"""x + residual, and its RMS norm"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusewheel._elementwise import SIZES
+from fusewheel._operator import Arguments, BadInput, Make, Operator
+from fusewheel._rows import check_rows, check_same, empty_statistic
+from fusewheel.ops.rms_norm import GEMMA, LLAMA, TORCH, cast_number, through_rstd
+from fusewheel.ops.rms_norm import backward_reference as norm_backward_reference
+from fusewheel.ops.rms_norm import reference as norm_reference
+
+
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6, cast: str = "llama"
+) -> tuple[Tensor, Tensor]:
+    """`sum = x + residual` and `rms_norm(sum, weight, eps, cast)` in one pass over memory: how a
+    transformer block with pre-normalisation goes from one sub-layer to the next.
+
+    The sum is rounded to x's dtype before it is normalised, so the values are those of the two
+    operations one after the other. Source and formula: see `rms_norm`.
+
+    Args:
+        x: at least one dimension; float32, bfloat16, float16 or float64.
+        residual: shape, dtype and device of `x`.
+        weight: shape `[x.shape[-1]]`, dtype and device of `x`.
+        eps: added to the mean square.
+        cast: `"llama"`, `"gemma"` or `"torch"`: where values are rounded, see `rms_norm`.
+
+    Returns:
+        The normalised sum, and the sum: contiguous tensors of x's shape and dtype.
+
+    Raises:
+        ValueError: `cast` is not one of the three.
+        RuntimeError: a dtype is not floating or differs, `residual` or `weight` has another shape,
+            `x` has no dimension, or a tensor is sparse.
+    """
+    y, total, _ = torch.ops.fusewheel.add_rms_norm(x, residual, weight, eps, cast_number(cast))
+    return y, total
+
+
+def _reference(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, cast: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    total = x + residual
+    y, rstd = norm_reference(total, weight, eps, cast)
+    return y, total, rstd
+
+
+def _fake(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, cast: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    check_rows("add_rms_norm", x, ("weight", weight))
+    check_same("add_rms_norm", "residual", residual, x)
+    return x.new_empty(x.shape), x.new_empty(x.shape), empty_statistic(x)
+
+
+def _backward(
+    needs: Sequence[bool], grads: Sequence[Tensor], arguments: Arguments, saved: Sequence[Tensor]
+) -> tuple[Any, ...]:
+    _, _, weight, _, cast = arguments
+    grad_y, grad_sum, grad_rstd = grads
+    total, rstd = saved
+    grad, grad_weight = grad_sum, None
+    if grad_y is not None and grad_sum is not None:
+        grad, grad_weight = torch.ops.fusewheel.add_rms_norm_backward(
+            grad_y, grad_sum, total, weight, rstd, cast
+        )
+    elif grad_y is not None:
+        grad, grad_weight = torch.ops.fusewheel.rms_norm_backward(grad_y, total, weight, rstd, cast)
+    if grad_rstd is not None:
+        # Only second derivatives (and whoever calls the operator for its rstd) come here.
+        own = through_rstd(grad_rstd, total, rstd)
+        grad = own if grad is None else grad + own
+    return grad, grad, grad_weight, None, None
+
+
+def _samples(make: Make) -> Iterator[Arguments]:
+    for cast in (LLAMA, GEMMA, TORCH):
+        yield make(255, 123), make(255, 123), make(123), 1e-6, cast
+        yield make.strided(3, 4, 33), make(3, 4, 33), make.strided(33), 1e-5, cast
+    yield make(2, 507), make.strided(2, 507), make(507), 1e-6, LLAMA
+    yield make(2, 3, 64)[:, 1:], make(2, 3, 64)[:, :2], make(64), 1e-6, LLAMA
+    yield make.transposed(2, 9, 8), make(2, 9, 8), make(8), 1e-6, TORCH
+    yield make(1, 8).expand(4, 8), make(4, 8), make(1).expand(8), 1e-6, GEMMA
+    yield make(1), make(1), make(1), 1e-6, LLAMA
+    yield make(0, 16), make(0, 16), make(16), 1e-6, LLAMA
+    yield make(4, 32, scale=1e-4), make(4, 32, scale=1e-4), make(32), 1e-6, LLAMA
+
+
+def _benchmarks(make: Make) -> Iterator[tuple[str, Arguments]]:
+    for rows, size in SIZES:
+        yield f"{rows}x{size}", (make(rows, size), make(rows, size), make(size), 1e-6, LLAMA)
+
+
+def _bad_inputs(make: Make) -> Iterator[BadInput]:
+    x, weight = make(4, 8), make(8)
+    other = torch.float64 if x.dtype != torch.float64 else torch.float32
+    yield BadInput((x.to(torch.int32), x, weight, 1e-6, 0), "x must be float32.*got int32")
+    yield BadInput((x, x.to(other), weight, 1e-6, 0), "residual must have the dtype of x")
+    yield BadInput((x, x, weight.to(other), 1e-6, 0), "weight must have the dtype of x")
+    yield BadInput((x, make(8), weight, 1e-6, 0), r"residual must have shape \[4, 8\].*got \[8\]")
+    yield BadInput((x, x, make(7), 1e-6, 0), r"weight must have shape \[8\].*got \[7\]")
+    yield BadInput((make(), make(), weight, 1e-6, 0), "x must have at least one dimension")
+    yield BadInput((x, x, weight, 1e-6, 3), "cast must be 0 .*got 3")
+    yield BadInput((x, None, weight, 1e-6, 0), r"residual\b.*(None|NoneType)")
+    if x.dtype == torch.float32:
+        yield BadInput((x, x.to_sparse(), weight, 1e-6, 0), "residual must be a dense tensor")
+
+
+def _backward_reference(
+    grad: Tensor, grad_sum: Tensor, sum: Tensor, weight: Tensor, rstd: Tensor, cast: int
+) -> tuple[Tensor, Tensor]:
+    grad_x, grad_weight = norm_backward_reference(grad, sum, weight, rstd, cast)
+    return grad_x + grad_sum, grad_weight
+
+
+def _backward_fake(
+    grad: Tensor, grad_sum: Tensor, sum: Tensor, weight: Tensor, rstd: Tensor, cast: int
+) -> tuple[Tensor, Tensor]:
+    return sum.new_empty(sum.shape), weight.new_empty(weight.shape)
+
+
+def _backward_samples(make: Make) -> Iterator[Arguments]:
+    for x, residual, weight, eps, cast in _samples(make):
+        _, total, rstd = _reference(x.detach(), residual.detach(), weight.detach(), eps, cast)
+        yield make(*x.shape), make(*x.shape), total, weight, rstd, cast
+        if x.dim() == 2 and x.shape[0] > 1:
+            yield make.strided(*x.shape), make.transposed(*x.shape), total, weight, rstd, cast
+
+
+def _backward_bad_inputs(make: Make) -> Iterator[BadInput]:
+    x, weight = make(4, 8), make(8)
+    rstd = norm_reference(x.detach(), weight.detach(), 1e-6, 0)[1]
+    yield BadInput((make(4, 7), x, x, weight, rstd, 0), r"grad must have shape \[4, 8\]")
+    yield BadInput((x, make(1, 8), x, weight, rstd, 0), r"grad_sum must have shape \[4, 8\]")
+    yield BadInput((x, x, x, weight, rstd[:3], 0), r"rstd must have shape \[4\]")
+    yield BadInput((x, x, x, weight, rstd.to(torch.bfloat16), 0), "rstd must be float")
+
+
+OPERATORS = (
+    Operator(
+        name="add_rms_norm",
+        reference=_reference,
+        fake=_fake,
+        backward=_backward,
+        auxiliary=(1, 2),
+        materialize_grads=False,
+        samples=_samples,
+        bad_inputs=_bad_inputs,
+        benchmarks=_benchmarks,
+        function=add_rms_norm,
+    ),
+    Operator(
+        name="add_rms_norm_backward",
+        reference=_backward_reference,
+        fake=_backward_fake,
+        samples=_backward_samples,
+        bad_inputs=_backward_bad_inputs,
+    ),
+)
