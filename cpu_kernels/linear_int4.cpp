@@ -21,7 +21,8 @@ Tensor linear_int4(const Tensor& x, const Tensor& qweight, const Tensor& scales,
                    bool dynamic) {
   const char* op = "linear_int4";
   Linear call(op, {"x", x}, check(op, qweight, scales, zeros, group_size, {"x", x}), bias);
-  matmul(call.x, call.weight.weight, call.bias, call.y);
+  matmul(call.x, call.weight.weight, call.bias, call.y,
+         dynamic ? kInt4Block : 0);
   return call.y;
 }
 

@@ -15,7 +15,8 @@ Tensor linear_int8(const Tensor& x, const Tensor& qweight, const Tensor& scales,
   check_floating(op, {"x", x});
   Linear call(op, {"x", x},
               CheckedWeight::int8(op, {"qweight", qweight}, {"scales", scales}, {"x", x}), bias);
-  matmul(call.x, call.weight.weight, call.bias, call.y);
+  matmul(call.x, call.weight.weight, call.bias, call.y,
+         dynamic ? call.weight.weight.group_size : 0);
   return call.y;
 }
 

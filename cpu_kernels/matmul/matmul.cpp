@@ -152,6 +152,34 @@ void widen_rows(const WidenArgs& args, int64_t begin, int64_t end) {
   }
 }
 
+void round_rows(const RoundArgs& args, int64_t begin, int64_t end) {
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  for (int64_t row = begin; row < end; ++row) {
+    for (int64_t k = 0; k < args.columns; k += args.group_size) {
+      const float* from = args.from + row * args.stride + k;
+      float* to = args.to + row * args.columns + k;
+      const int64_t size = args.group_size;
+      Vec<float> largest = {};
+      for_each_vector<float>(size, [&](int64_t i, int64_t live) {
+        const Vec<float> value = load(from + i, live);
+        const Vec<float> magnitude = value < 0 ? -value : value;
+        largest = magnitude > largest ? magnitude : largest;
+      });
+      float amax = 0;
+      for (int lane = 0; lane < kLanes<float>; ++lane) {
+        amax = largest[lane] > amax ? largest[lane] : amax;
+      }
+      // A group of zeros, or of numbers so small that they vanish beside any weight.
+      const float inverse = 127 / amax > 3.4028235e38f ? 0 : 127 / amax;
+      const float step = amax / 127;
+      for_each_vector<float>(size, [&](int64_t i, int64_t live) {
+        const Vec<float> code = load(from + i, live) * inverse;
+        store(to + i, (code + kRound - kRound) * step, live);
+      });
+    }
+  }
+}
+
 }  // namespace fusewheel::FUSEWHEEL_ISA
 
 #if FUSEWHEEL_GLUE
@@ -198,6 +226,17 @@ Rows widen(const Rows& rows, bool wide, bool transposed = false) {
   return {to, sizes[0], sizes[1], sizes[1]};
 }
 
+Rows round(const Rows& rows, int64_t group_size) {
+  const int64_t sizes[] = {rows.count, rows.size};
+  Tensor to = empty_contiguous({sizes, 2}, ScalarType::Float, rows.tensor);
+  const RoundArgs args{static_cast<const float*>(rows.tensor.const_data_ptr()), rows.stride,
+                       rows.size, group_size, static_cast<float*>(to.mutable_data_ptr())};
+  const auto all = FUSEWHEEL_SELECT(round_rows);
+  parallel_for(rows.count, kGrain / std::max<int64_t>(rows.size, 1) + 1,
+               [&](int64_t begin, int64_t end) { all(args, begin, end); });
+  return {to, rows.count, rows.size, rows.size};
+}
+
 void run(MatmulArgs args) {
   if (args.m == 0 || args.n == 0) {
     return;
@@ -213,9 +252,12 @@ void run(MatmulArgs args) {
 
 }  // namespace
 
-void matmul(const Rows& x, const LinearWeight& weight, const std::optional<Tensor>& bias,
-            Tensor& y) {
-  const Rows a = widen(x, is_wide(y));
+void matmul(const Rows& x, const LinearWeight& weight, const std::optional<Tensor>& bias, Tensor& y,
+            int64_t group_size) {
+  Rows a = widen(x, is_wide(y));
+  if (group_size > 0 && !is_wide(y)) {
+    a = round(a, group_size);
+  }
   std::optional<Rows> offset;
   if (bias.has_value()) {
     offset = widen({*bias, 1, weight.rows, weight.rows}, is_wide(y));

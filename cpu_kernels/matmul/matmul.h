@@ -2,9 +2,8 @@
 // stored, in any precision, and widened on the way to the registers; sums are float32 (float64 where
 // y is). Nothing derived from a weight outlives a call, so nothing can go stale.
 //
-//   few rows of a    dot products along the rows of the weight       rows.h, codes.h
-//   many             packed panels and a register tile               panel.h, tile.h
-//   rounded to int8  the same with integer products                  dynamic.h
+//   few rows of a   dot products along the rows of the weight   rows.h, codes.h
+//   many            packed panels and a register tile           panel.h, tile.h
 #pragma once
 
 #include <fusewheel/linear.h>
@@ -44,18 +43,30 @@ struct WidenArgs {
   bool wide;  // float64
 };
 
+// Rows of float32 rounded to 255 steps per group: step = max |a| / 127.
+struct RoundArgs {
+  const float* from;
+  int64_t stride;
+  int64_t columns;
+  int64_t group_size;
+  float* to;  // contiguous
+};
+
 }  // namespace fusewheel
 
 FUSEWHEEL_DECLARE(MatmulPlan matmul_plan(const MatmulArgs&));
 FUSEWHEEL_DECLARE(void matmul_tasks(const MatmulArgs&, int64_t begin, int64_t end, void* scratch));
 FUSEWHEEL_DECLARE(void widen_rows(const WidenArgs&, int64_t begin, int64_t end));
+FUSEWHEEL_DECLARE(void round_rows(const RoundArgs&, int64_t begin, int64_t end));
 
 #if FUSEWHEEL_GLUE
 
 namespace fusewheel {
 
-// x [rows] @ weight^T + bias -> y, on all threads.
-void matmul(const Rows& x, const LinearWeight& weight, const std::optional<Tensor>& bias, Tensor& y);
+// x [rows] @ weight^T + bias -> y, on all threads. With a `group_size`, x is rounded to int8 by
+// groups of that many (float64 never is).
+void matmul(const Rows& x, const LinearWeight& weight, const std::optional<Tensor>& bias, Tensor& y,
+            int64_t group_size = 0);
 
 // grad [rows] @ weight -> y
 void matmul_transposed(const Rows& grad, const LinearWeight& weight, Tensor& y);

@@ -47,7 +47,11 @@ def with_features(x: Tensor, features: int) -> Tensor:
 
 def sum_of_rows(grad: Tensor) -> Tensor:
     """The gradient of a bias."""
-    return grad.flatten(0, -2).sum(0) if grad.dim() > 1 else grad
+    return _rows(grad).sum(0)
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.flatten(0, -2) if x.dim() > 1 else x[None]
 
 
 def _product(a: Tensor, b: Tensor, wide: torch.dtype) -> Tensor:
@@ -107,9 +111,7 @@ def _backward_x_backward(
 
 
 def _backward_weight_reference(grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-    rows = grad.reshape(-1, weight.shape[0])
-    columns = x.reshape(rows.shape[0], weight.shape[1])
-    return _product(rows.T, columns, accumulate(x)).to(weight.dtype)
+    return _product(_rows(grad).T, _rows(x), accumulate(x)).to(weight.dtype)
 
 
 def _backward_weight_fake(grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
