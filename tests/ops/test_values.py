@@ -128,13 +128,14 @@ def test_nan_in_gives_nan_out(operator: Operator):
             continue
         spoiled[0][(0,) * spoiled[0].dim()] = float("nan")
         outputs = call(operator, operator.overload, tuple(spoiled))
-        assert any(bool(o.isnan().any()) for o in outputs)
+        assert any(bool(o.isnan().any()) for o in outputs) or not any(o.numel() for o in outputs)
 
 
 def test_a_device_without_kernels_runs_the_reference(operator: Operator):
-    """Such a device's kernel, given CPU tensors: the same values in the same layout."""
+    """Such a device's kernel, given CPU tensors: the reference's values in the kernel's layout."""
     for arguments in operator.samples(Make(seed=8)):
         got = call(operator, operator.overload, fresh(arguments))
+        want = call(operator, operator.reference, fresh(arguments))
         fallback = call(
             operator,
             lambda *a: operator.overload.redispatch(
@@ -142,6 +143,6 @@ def test_a_device_without_kernels_runs_the_reference(operator: Operator):
             ),
             fresh(arguments),
         )
-        for a, b in zip(got, fallback, strict=True):
-            torch.testing.assert_close(a, b)
-            assert a.stride() == b.stride()
+        for a, b, c in zip(got, want, fallback, strict=True):
+            assert torch.equal(b, c)
+            assert a.stride() == c.stride()

@@ -152,6 +152,10 @@ def _rms_norm(node: Node, bound: dict[str, Any]) -> View | None:
     return View(node, "rms_norm", (bound["input"], bound["weight"]), attrs)
 
 
+def _linear(node: Node, bound: dict[str, Any]) -> View | None:
+    return View(node, "linear", (bound["input"], bound["weight"], bound["bias"]))
+
+
 def _silu(node: Node, bound: dict[str, Any]) -> View | None:
     return View(node, "silu", (bound["input"],), inplace=bool(bound["inplace"]))
 
@@ -213,6 +217,8 @@ spell("slice", "input dim start end step", functions=(_aten.slice.Tensor,),
 spell("slice", "input other", functions=(operator.getitem,), methods="__getitem__", build=_getitem)
 spell("rms_norm", "input normalized_shape weight eps", functions=(F.rms_norm, torch.rms_norm,
       _aten.rms_norm.default), defaults={"weight": None, "eps": None}, build=_rms_norm)
+spell("linear", "input weight bias", functions=(F.linear, torch._C._nn.linear,
+      _aten.linear.default), defaults={"bias": None}, build=_linear)
 spell("reshape", "input start_dim end_dim c d e f g h", methods="reshape view flatten",
       functions=(torch.reshape, torch.flatten, _aten.reshape.default, _aten.view.default,
       _aten.flatten.using_ints), defaults=dict.fromkeys(("start_dim", "end_dim", *"cdefgh")),
