@@ -39,7 +39,7 @@ __device__ A dot(const A (&a)[V], const A (&b)[V]) {
   A sums[4] = {};
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    sums[i % 4] += a[i] * b[i];
+    sums[i % 4] = multiply_add(a[i], b[i], sums[i % 4]);
   }
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }

@@ -55,6 +55,10 @@ __device__ inline void store_one(float value, void* to, Dtype dtype, int64_t i) 
   }
 }
 
+// a * b + c, rounded once: what nvcc makes of the expression, said so that every compiler does.
+__device__ inline float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
+__device__ inline double multiply_add(double a, double b, double c) { return fma(a, b, c); }
+
 // The accurate functions, not the fast approximations of the special function unit.
 __device__ inline float exponential(float x) { return expf(x); }
 __device__ inline double exponential(double x) { return exp(x); }

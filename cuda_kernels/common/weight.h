@@ -68,7 +68,7 @@ struct Int4 {
     memcpy(codes, &bits, sizeof(bits));
 #pragma unroll
     for (int i = 0; i < kPart; ++i) {
-      to[i] = static_cast<A>((codes[i] >> (4 * part)) & 0xf) * by.scale + by.zero;
+      to[i] = multiply_add(static_cast<A>((codes[i] >> (4 * part)) & 0xf), by.scale, by.zero);
     }
   }
 };
