@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   }
 }
 
-void round_launch(const char* op, const RoundArgs& args, Stream stream) {
+inline void round_launch(const char* op, const RoundArgs& args, Stream stream) {
   const dim3 block = row_block(args.group_size, 128);
   launch(op, round_activations, blocks_for(args.rows * args.groups, block.y), block, 0, stream,
          args, Divisor(args.groups));

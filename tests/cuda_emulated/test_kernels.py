@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
+
 from .conftest import SANITIZE, Build, run
 
 
-def test_no_access_out_of_bounds_and_nothing_unwritten(build: Build):
-    stems = ("mul", "silu_mul", "rms_norm", "rope")
-    sources = [f"../../cuda_kernels/{stem}.cu" for stem in stems]
-    program = build("kernels.cpp", *sources, flags=SANITIZE)
+PROGRAMS = {
+    "kernels.cpp": ("mul", "silu_mul", "rms_norm", "rope"),
+    "linear.cpp": ("linear", "linear_int8", "linear_int4"),
+}
+
+
+@pytest.mark.parametrize("source", PROGRAMS)
+def test_no_access_out_of_bounds_and_nothing_unwritten(build: Build, source: str):
+    sources = [f"../../cuda_kernels/{stem}.cu" for stem in PROGRAMS[source]]
+    program = build(source, *sources, flags=SANITIZE)
     for seed in range(2):
         done = run(program, seed=seed)
         assert done.returncode == 0, done.stdout + done.stderr
