@@ -47,7 +47,7 @@ __device__ A dot(const A (&a)[V], const A (&b)[V]) {
 // y = x * transposed weight + bias, for at most R rows. A warp has C columns of y: it adds up what
 // its lanes' vectors of the weight give, in an order that depends on the shape alone.
 template <typename X, typename Codes, int R, int C>
-__global__ void __launch_bounds__(kWarp* kLinearWarps)
+__global__ void __launch_bounds__(kWarp* kLinearWarps, 1)  // the 1: rather fewer blocks than spills
     few_rows(const __grid_constant__ LinearArgs args,
              const __grid_constant__ WeightReader<Codes> weight, bool aligned) {
   using A = Accumulate<X>;
