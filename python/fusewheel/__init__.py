@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from fusewheel._load import Backend, load_backends
@@ -25,7 +26,9 @@ from fusewheel import ops  # noqa: E402
 from fusewheel.ops import *  # noqa: E402, F403
 
 if TYPE_CHECKING:
+    from fusewheel import quantization as quantization
     from fusewheel.compiler import explain as explain
+    from fusewheel.quantization import quantize_ as quantize_
 
 __all__ = [
     "Backend",
@@ -41,6 +44,8 @@ __all__ = [
     "__version__",
     "backends",
     "explain",
+    "quantization",
+    "quantize_",
     *ops.__all__,
 ]
 
@@ -51,9 +56,11 @@ def backends() -> tuple[Backend, ...]:
 
 
 def __getattr__(name: str) -> Any:
-    # The compiler is imported when it is asked for: most programs only call operators.
+    # These are imported when they are asked for: most programs only call operators.
     if name == "explain":
-        from fusewheel.compiler import explain
-
-        return explain
+        return importlib.import_module("fusewheel.compiler").explain
+    if name == "quantize_":
+        return importlib.import_module("fusewheel.quantization").quantize_
+    if name == "quantization":
+        return importlib.import_module("fusewheel.quantization")
     raise AttributeError(f"module 'fusewheel' has no attribute '{name}'")

@@ -1,0 +1,35 @@
+"""Linear layers with 8-bit and 4-bit weights: making them, and models that use them."""
+
+from fusewheel.quantization.blocks import from_gguf
+from fusewheel.quantization.calibration import calibrate
+from fusewheel.quantization.formats import (
+    Int4Weight,
+    Int8Weight,
+    dequantize_int4,
+    dequantize_int8,
+    pack_int4,
+    unpack_int4,
+)
+from fusewheel.quantization.model import quantize_
+from fusewheel.quantization.modules import LinearInt4, LinearInt8
+from fusewheel.quantization.report import QuantizationReport, Skip, Swap
+from fusewheel.quantization.rounding import quantize_int4, quantize_int8
+
+__all__ = [
+    "Int4Weight",
+    "Int8Weight",
+    "LinearInt4",
+    "LinearInt8",
+    "QuantizationReport",
+    "Skip",
+    "Swap",
+    "calibrate",
+    "dequantize_int4",
+    "dequantize_int8",
+    "from_gguf",
+    "pack_int4",
+    "quantize_",
+    "quantize_int4",
+    "quantize_int8",
+    "unpack_int4",
+]

@@ -1,0 +1,73 @@
+"""The blocks of GGUF files, taken over as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusewheel.quantization.formats import Int4Weight, Int8Weight
+
+_BLOCK = 32
+_BYTES = {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}
+
+
+def from_gguf(data: Any, kind: str, shape: Sequence[int]) -> Int4Weight | Int8Weight:
+    """Takes over a quantised tensor of a GGUF file without loss: no value changes.
+
+    `"Q4_0"` (`w = d * (code - 8)`) becomes 4-bit codes with `scale = d` and `zero = -8 d`; `"Q4_1"`
+    (`w = d * code + m`) the same with `zero = m`; `"Q8_0"` (`w = d * code`) 8-bit codes with a
+    scale per 32 input features. Scales stay float16; where `-8 d` overflows that they are float32.
+
+    Source: https://github.com/ggml-org/ggml, `ggml-common.h`.
+
+    Args:
+        data: the raw blocks, a uint8 tensor or numpy array; `tensor.data` of the package `gguf`.
+        kind: `"Q4_0"`, `"Q4_1"` or `"Q8_0"`.
+        shape: `[out features, in features]`, the latter a multiple of 32. (`tensor.shape` of the
+            package `gguf` is the other way round.)
+
+    Returns:
+        An `Int4Weight` with groups of 32, or an `Int8Weight`; copies, `data` is not kept.
+
+    Raises:
+        ValueError: the kind is another, the shape does not fit the data, or a scale is not finite.
+    """
+    if kind not in _BYTES:
+        raise ValueError(f"from_gguf: kind must be one of {', '.join(_BYTES)}, got '{kind}'")
+    if len(shape) != 2 or shape[1] % _BLOCK:
+        raise ValueError(
+            f"from_gguf: shape must be [out features, in features], the latter a multiple of "
+            f"{_BLOCK}, got {list(shape)}"
+        )
+    raw = torch.as_tensor(data)
+    rows, columns = (int(size) for size in shape)
+    expected = rows * columns // _BLOCK * _BYTES[kind]
+    if raw.dtype != torch.uint8 or raw.numel() != expected:
+        raise ValueError(
+            f"from_gguf: data must be {expected} bytes (uint8) for {kind} of shape {list(shape)}, "
+            f"got {raw.numel()} elements of {raw.dtype}"
+        )
+    blocks = raw.reshape(rows, columns // _BLOCK, _BYTES[kind])
+    scales = _halves(blocks, 0)
+    if kind == "Q8_0":
+        return Int8Weight(blocks[..., 2:].reshape(rows, columns).view(torch.int8), scales)
+    if kind == "Q4_1":
+        codes = blocks[..., 4:].reshape(rows, columns // 2)
+        return Int4Weight(codes, scales, _halves(blocks, 2), _BLOCK)
+    codes = blocks[..., 2:].reshape(rows, columns // 2)
+    zeros = -8 * scales
+    if not bool(zeros.isfinite().all()):
+        scales = scales.float()
+        zeros = -8 * scales
+    return Int4Weight(codes, scales, zeros, _BLOCK)
+
+
+def _halves(blocks: Tensor, start: int) -> Tensor:
+    """The float16 numbers at a byte of every block."""
+    found = blocks[..., start : start + 2].contiguous().view(torch.float16).squeeze(-1)
+    if not bool(found.isfinite().all()):
+        raise ValueError("from_gguf: data must hold finite scales, got NaN or infinity")
+    return found

@@ -1,0 +1,144 @@
+"""A model's linear layers, quantised in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from fusewheel.quantization.formats import check_group_size
+from fusewheel.quantization.modules import LinearInt4, LinearInt8
+from fusewheel.quantization.report import QuantizationReport, Skip, Swap
+
+# Their forward reads the weights of their layers itself.
+_READS_WEIGHTS = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def quantize_(
+    model: nn.Module,
+    kind: str = "int4",
+    group_size: int | None = 32,
+    filter: Callable[[str, nn.Module], bool] | None = None,
+    calibration: Mapping[str, Tensor] | None = None,
+    dynamic: bool = False,
+) -> QuantizationReport:
+    """Replaces every linear layer of a model by one with a quantised weight, in place.
+
+    Layer by layer, so that memory falls as it goes. A weight that is tied to another module's (an
+    output layer to the embedding) stays with that module; the layer gets codes of its own. Layers
+    that are not a plain `torch.nn.Linear`, that have hooks, or whose input features `group_size`
+    does not divide are left alone, and the report says why. A model on the device `meta` becomes a
+    skeleton into which the state dictionary of a quantised one loads.
+
+    Args:
+        model: the model; its other modules stay as they are.
+        kind: `"int4"` (`LinearInt4`) or `"int8"` (`LinearInt8`).
+        group_size: input features that share a scale: 32, 64 or 128; for `"int8"` any multiple of
+            32, or None for one scale per output feature.
+        filter: `filter(name, module)` says whether to quantise a layer; all if None.
+        calibration: mean squares of the layers' inputs by name, see `calibrate`; `"int4"` only.
+            Layers it lacks are rounded to nearest.
+        dynamic: whether the layers round their activations to int8 too.
+
+    Returns:
+        What was replaced, what was not and why, and the bytes of the model before and after.
+
+    Raises:
+        ValueError: an argument is not as above, `model` is itself a linear layer, or a weight
+            cannot be quantised (NaN or infinity); the layers before that one are replaced then.
+    """
+    size = _check_arguments(kind, group_size, calibration)
+    if isinstance(model, nn.Linear):
+        raise ValueError("quantize_: model must contain linear layers, got one; use from_linear")
+    known = calibration or {}
+    unknown = sorted(set(known) - {name for name, _ in model.named_modules()})
+    if unknown:
+        raise ValueError(f"quantize_: calibration names layers the model lacks: {unknown}")
+    before = _bytes(model)
+    swapped, skipped = [], []
+    # Names, not layers: a list of these would keep every weight alive until the end.
+    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    for name in names:
+        linear = model.get_submodule(name)
+        assert isinstance(linear, nn.Linear)
+        reason = _obstacle(model, name, linear, kind, size)
+        if reason is None and filter is not None and not filter(name, linear):
+            reason = "the filter says no"
+        if reason is not None:
+            skipped.append(Skip(name, reason))
+            continue
+        layer = _quantized(name, linear, kind, size, known.get(name), dynamic)
+        swapped.append(Swap(name, _bytes(linear), _bytes(layer), name in known))
+        _replace(model, linear, layer)
+    return QuantizationReport(kind, tuple(swapped), tuple(skipped), before, _bytes(model))
+
+
+def _check_arguments(
+    kind: str, group_size: int | None, calibration: Mapping[str, Tensor] | None
+) -> int:
+    """The group size, 0 for None."""
+    if kind == "int4":
+        if group_size is None:
+            raise ValueError("quantize_: group_size must be 32, 64 or 128 for int4, got None")
+        return check_group_size("quantize_", group_size)
+    if kind != "int8":
+        raise ValueError(f"quantize_: kind must be 'int4' or 'int8', got '{kind}'")
+    if calibration is not None:
+        raise ValueError("quantize_: calibration is for kind 'int4' only")
+    if group_size is not None and (group_size < 32 or group_size % 32):
+        raise ValueError(f"quantize_: group_size must be a multiple of 32, got {group_size}")
+    return group_size or 0
+
+
+def _obstacle(
+    model: nn.Module, name: str, linear: nn.Linear, kind: str, group_size: int
+) -> str | None:
+    """Why a layer must be left alone."""
+    if torch.nn.utils.parametrize.is_parametrized(linear):
+        return "it is parametrized"
+    if type(linear) is not nn.Linear:
+        return f"it is a subclass of Linear, {type(linear).__name__}"
+    if any(getattr(linear, hooks) for hooks in _HOOKS):
+        return "it has hooks, which would be lost"
+    if "forward" in vars(linear):
+        return "its forward was replaced"
+    if set(linear._parameters) != {"weight", "bias"} or linear._buffers or linear._modules:
+        return "it holds more than a weight and a bias"
+    if type(linear.weight) is not nn.Parameter or not linear.weight.is_floating_point():
+        return f"its weight is a {type(linear.weight).__name__} of {linear.weight.dtype}"
+    if isinstance(model.get_submodule(name.rpartition(".")[0]), _READS_WEIGHTS):
+        return "its parent reads the weight itself"
+    if linear.in_features == 0 or (group_size and linear.in_features % group_size):
+        return f"its {linear.in_features} in features are no multiple of {group_size}"
+    return None
+
+
+def _quantized(
+    name: str,
+    linear: nn.Linear,
+    kind: str,
+    group_size: int,
+    importance: Tensor | None,
+    dynamic: bool,
+) -> LinearInt4 | LinearInt8:
+    try:
+        if kind == "int8":
+            return LinearInt8.from_linear(linear, group_size or None, dynamic)
+        return LinearInt4.from_linear(linear, group_size, dynamic, importance)
+    except ValueError as error:
+        raise ValueError(f"quantize_: layer '{name}': {error}") from error
+
+
+def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    """Puts `new` wherever `old` is: a shared layer stays shared."""
+    for parent in model.modules():
+        for key, child in list(parent._modules.items()):
+            if child is old:
+                setattr(parent, key, new)
+
+
+def _bytes(module: nn.Module) -> int:
+    return sum(t.nbytes for t in (*module.parameters(), *module.buffers()))

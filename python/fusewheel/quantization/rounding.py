@@ -1,0 +1,233 @@
+"""Floating weights to codes: round to nearest, or the range that serves the inputs best."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fusewheel.quantization.formats import (
+    Int4Weight,
+    Int8Weight,
+    check_group_size,
+    packed,
+)
+
+# Elements worked on at a time: temporaries stay in the cache, and small beside the weight.
+_CHUNK = 2**18
+# A scale smaller than this has fewer than 8 significant bits in float16.
+_SMALLEST_HALF_SCALE = 2.0**-17
+# Parts of a group's range that calibration tries, in equal steps down to the smallest.
+_SHRINKS = 9
+_SMALLEST_RANGE = 0.6
+# By so much must an error be smaller to count: more than float32 sums may be off.
+_IMPROVEMENT = 1 - 1e-4
+
+
+def quantize_int8(
+    weight: Tensor, group_size: int | None = None, scale_dtype: torch.dtype | None = None
+) -> Int8Weight:
+    """Rounds a weight to `code * scale` with int8 codes and `scale = max |w| / 127` per group.
+
+    Codes are those nearest to the weight for the scale as it is stored, and never -128.
+
+    Args:
+        weight: `[N, K]`, any floating dtype; finite.
+        group_size: input features that share a scale, a multiple of 32 that divides K; None for
+            one scale per output feature.
+        scale_dtype: of the scales; None for float16, or float32 where a scale is beyond float16.
+
+    Returns:
+        The codes `[N, K]` and the scales, `[N]` without `group_size`, else `[N, K / group_size]`.
+
+    Raises:
+        ValueError: `weight` is no matrix, is not floating or holds NaN or infinity, `group_size`
+            does not fit, or a scale is beyond `scale_dtype`.
+    """
+    columns = _check_weight("quantize_int8", weight)
+    if group_size is not None and (group_size < 32 or group_size % 32 or columns % group_size):
+        raise ValueError(
+            "quantize_int8: group_size must be a multiple of 32 that divides the "
+            f"{columns} in features, got {group_size}"
+        )
+    size = group_size or columns
+    grouped = weight.detach().unflatten(1, (columns // size, size))
+    low, high = _range("quantize_int8", grouped)
+    (scales,) = _stored("quantize_int8", scale_dtype, torch.maximum(-low, high) / 127)
+    codes = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)
+    for rows in _chunks(weight):
+        wide, scale = _wide(grouped[rows]), _wide(scales[rows]).unsqueeze(-1)
+        nearest = torch.round(wide / _divisor(scale)).clamp_(-127, 127)
+        codes[rows] = nearest.flatten(1).to(torch.int8)
+    return Int8Weight(codes, scales if group_size else scales.squeeze(1))
+
+
+def quantize_int4(
+    weight: Tensor,
+    group_size: int = 32,
+    importance: Tensor | None = None,
+    scale_dtype: torch.dtype | None = None,
+) -> Int4Weight:
+    """Rounds a weight to `code * scale + zero` with codes 0 to 15 per group of input features.
+
+    Without `importance` the codes span the group: `zero = min w`, `scale = (max w - zero) / 15`.
+    With it, ranges down to 0.6 of that are tried, each also with the scale and zero that fit its
+    codes best in least squares, and the one with the least `sum(importance * (w - w_hat)^2)` is
+    taken: never worse than without in that measure, which is the expected square error of the
+    layer's output where the input features are uncorrelated. Codes are those nearest to the weight
+    for scale and zero as they are stored.
+
+    Source: the error measure is that of GGUF's importance matrix; the fit is the one of
+    `make_qkx2_quants` in llama.cpp's ggml.
+
+    Args:
+        weight: `[N, K]`, any floating dtype; finite.
+        group_size: input features that share scale and zero: 32, 64 or 128, dividing K.
+        importance: `[K]`, the mean square of each input feature; see `calibrate`.
+        scale_dtype: of scales and zeros; None for float16, or float32 where one is beyond float16.
+
+    Returns:
+        The packed codes `[N, K / 2]`, scales and zeros `[N, K / group_size]`, and `group_size`.
+
+    Raises:
+        ValueError: `weight` is no matrix, is not floating or holds NaN or infinity, `group_size`
+            does not fit, `importance` has another shape or is negative or not finite, or a scale
+            is beyond `scale_dtype`.
+    """
+    columns = _check_weight("quantize_int4", weight)
+    if columns % check_group_size("quantize_int4", group_size):
+        raise ValueError(
+            f"quantize_int4: the {columns} in features must be a multiple of group_size, "
+            f"{group_size}"
+        )
+    grouped = weight.detach().unflatten(1, (columns // group_size, group_size))
+    low, high = _range("quantize_int4", grouped)
+    scales, zeros = _stored("quantize_int4", scale_dtype, high / 15 - low / 15, low)
+    weights = None
+    if importance is not None:
+        weights = _check_importance(importance, columns).to(low)
+        weights = weights.view(grouped.shape[1:])
+    codes = torch.empty((weight.shape[0], columns // 2), dtype=torch.uint8, device=weight.device)
+    for rows in _chunks(weight):
+        group = _wide(grouped[rows])
+        best, scales[rows], zeros[rows] = _fit(group, low[rows], high[rows], weights, scales.dtype)
+        codes[rows] = packed(best.flatten(1).to(torch.uint8))
+    return Int4Weight(codes, scales, zeros, group_size)
+
+
+def _fit(
+    group: Tensor, low: Tensor, high: Tensor, importance: Tensor | None, stored: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes, scale and zero of each group; the latter as they are stored."""
+    best = _span(group, low, high, stored)
+    if importance is None:
+        return best
+    error = _error(group, best, importance)
+    middle, half = (high + low) / 2, (high - low) / 2
+    for part in torch.linspace(1, _SMALLEST_RANGE, _SHRINKS).tolist():
+        candidate = _span(group, middle - part * half, middle + part * half, stored)
+        for trial in (candidate, _least_squares(group, candidate[0], importance, stored)):
+            found = _error(group, trial, importance)
+            # A fit may leave the range of the stored dtype; its error is then NaN or infinite.
+            better = found < error * _IMPROVEMENT
+            error = torch.where(better, found, error)
+            best = (
+                torch.where(better.unsqueeze(-1), trial[0], best[0]),
+                torch.where(better, trial[1], best[1]),
+                torch.where(better, trial[2], best[2]),
+            )
+    return best
+
+
+def _span(
+    group: Tensor, low: Tensor, high: Tensor, stored: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    zero = low.to(stored)
+    # From the zero as it is stored; that may even lie above a group of one value.
+    scale = (high / 15 - _wide(zero) / 15).clamp(min=0).to(stored)
+    return _nearest(group, scale, zero), scale, zero
+
+
+def _nearest(group: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
+    divisor = _divisor(_wide(scale)).unsqueeze(-1)
+    return torch.round((group - _wide(zero).unsqueeze(-1)) / divisor).clamp(0, 15)
+
+
+def _least_squares(
+    group: Tensor, codes: Tensor, importance: Tensor, stored: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Scale and zero that fit these codes best, and the codes nearest to the weight with them."""
+    total = importance.sum(-1)
+    mean_code = (importance * codes).sum(-1) / total
+    mean = (importance * group).sum(-1) / total
+    offset = codes - mean_code.unsqueeze(-1)
+    slope = (importance * offset * group).sum(-1) / (importance * offset * offset).sum(-1)
+    scale = slope.to(stored)
+    zero = (mean - _wide(scale) * mean_code).to(stored)
+    return _nearest(group, scale, zero), scale, zero
+
+
+def _error(group: Tensor, trial: tuple[Tensor, Tensor, Tensor], importance: Tensor) -> Tensor:
+    codes, scale, zero = trial
+    difference = codes * _wide(scale).unsqueeze(-1) + _wide(zero).unsqueeze(-1) - group
+    return (importance * difference.square_()).sum(-1)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def _divisor(scale: Tensor) -> Tensor:
+    # A group of one value has scale 0; its codes shall be 0.
+    return torch.where(scale == 0, torch.inf, scale)
+
+
+def _chunks(weight: Tensor) -> list[slice]:
+    rows = max(1, _CHUNK // max(1, weight.shape[1]))
+    return [slice(start, start + rows) for start in range(0, weight.shape[0], rows)]
+
+
+def _range(what: str, grouped: Tensor) -> tuple[Tensor, Tensor]:
+    low, high = (_wide(t) for t in (grouped.amin(-1), grouped.amax(-1)))
+    finite = (low.isfinite() & high.isfinite()).all(-1)
+    if not bool(finite.all()):
+        row = int((~finite).nonzero()[0])
+        raise ValueError(f"{what}: weight must be finite, got NaN or infinity in row {row}")
+    return low, high
+
+
+def _stored(what: str, dtype: torch.dtype | None, scales: Tensor, *zeros: Tensor) -> list[Tensor]:
+    """Scales, then zeros, in a dtype that holds them."""
+    wanted = dtype or torch.float16
+    if _fits(wanted, scales, *zeros):
+        return [t.to(wanted) for t in (scales, *zeros)]
+    if dtype is None and _fits(torch.float32, scales, *zeros):
+        return [t.to(torch.float32) for t in (scales, *zeros)]
+    raise ValueError(
+        f"{what}: weight has scales from {scales[scales > 0].min().item():.2g} to "
+        f"{scales.max().item():.2g}, which {wanted} cannot hold; use scale_dtype=torch.float32"
+    )
+
+
+def _fits(dtype: torch.dtype, scales: Tensor, *zeros: Tensor) -> bool:
+    smallest = _SMALLEST_HALF_SCALE if dtype == torch.float16 else torch.finfo(dtype).tiny
+    large = all(bool(t.to(dtype).isfinite().all()) for t in (scales, *zeros))
+    return large and not bool(((scales > 0) & (scales < smallest)).any())
+
+
+def _check_weight(what: str, weight: Tensor) -> int:
+    if weight.dim() != 2 or not weight.is_floating_point() or weight.shape[1] == 0:
+        raise ValueError(
+            f"{what}: weight must be a floating matrix [out features, in features], got "
+            f"{weight.dtype} of shape {list(weight.shape)}"
+        )
+    return weight.shape[1]
+
+
+def _check_importance(importance: Tensor, columns: int) -> Tensor:
+    if importance.shape != (columns,):
+        raise ValueError(
+            f"quantize_int4: importance must have shape [{columns}], got {list(importance.shape)}"
+        )
+    if not bool((importance.isfinite() & (importance >= 0)).all()):
+        raise ValueError("quantize_int4: importance must be finite and not negative")
+    return importance.detach()
