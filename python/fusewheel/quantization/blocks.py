@@ -42,7 +42,8 @@ def from_gguf(data: Any, kind: str, shape: Sequence[int]) -> Int4Weight | Int8We
             f"from_gguf: shape must be [out features, in features], the latter a multiple of "
             f"{_BLOCK}, got {list(shape)}"
         )
-    raw = torch.as_tensor(data)
+    # A copy, also because an array over a file may be read-only, which tensors know nothing of.
+    raw = data.clone() if isinstance(data, Tensor) else torch.tensor(data)
     rows, columns = (int(size) for size in shape)
     expected = rows * columns // _BLOCK * _BYTES[kind]
     if raw.dtype != torch.uint8 or raw.numel() != expected:
@@ -53,16 +54,19 @@ def from_gguf(data: Any, kind: str, shape: Sequence[int]) -> Int4Weight | Int8We
     blocks = raw.reshape(rows, columns // _BLOCK, _BYTES[kind])
     scales = _halves(blocks, 0)
     if kind == "Q8_0":
-        return Int8Weight(blocks[..., 2:].reshape(rows, columns).view(torch.int8), scales)
+        return Int8Weight(_codes(blocks, 2).view(torch.int8), scales)
     if kind == "Q4_1":
-        codes = blocks[..., 4:].reshape(rows, columns // 2)
-        return Int4Weight(codes, scales, _halves(blocks, 2), _BLOCK)
-    codes = blocks[..., 2:].reshape(rows, columns // 2)
+        return Int4Weight(_codes(blocks, 4), scales, _halves(blocks, 2), _BLOCK)
     zeros = -8 * scales
     if not bool(zeros.isfinite().all()):
         scales = scales.float()
         zeros = -8 * scales
-    return Int4Weight(codes, scales, zeros, _BLOCK)
+    return Int4Weight(_codes(blocks, 2), scales, zeros, _BLOCK)
+
+
+def _codes(blocks: Tensor, start: int) -> Tensor:
+    """The bytes from this one on of every block, block after block."""
+    return blocks[..., start:].flatten(1).contiguous()
 
 
 def _halves(blocks: Tensor, start: int) -> Tensor:
