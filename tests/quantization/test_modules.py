@@ -13,6 +13,7 @@ from fusewheel.quantization import (
     quantize_int4,
     quantize_int8,
 )
+from safetensors import torch as safetensors
 from torch import nn
 
 LAYERS = [
@@ -73,7 +74,6 @@ def test_a_state_dict_goes_through_a_file(make, save, tmp_path):
         torch.save(layer.state_dict(), path)
         state = torch.load(path, weights_only=True)
     else:
-        safetensors = pytest.importorskip("safetensors.torch")
         safetensors.save_file(layer.state_dict(), path)
         state = safetensors.load_file(path)
     fresh = make(nn.Linear(256, 37))
