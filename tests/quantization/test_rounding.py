@@ -7,6 +7,7 @@ from fusewheel.quantization import (
     quantize_int8,
     unpack_int4,
 )
+from fusewheel.quantization.rounding import _least_squares
 
 
 def weight(*shape: int, dtype=torch.float32, seed=0):
@@ -67,6 +68,19 @@ def test_calibration_is_never_worse_in_its_own_measure(group_size):
         assert (fitted <= plain).all()
         # That it is better by a good part is what it is for.
         assert fitted[:3].sum() < 0.85 * plain[:3].sum()
+
+
+def test_the_fit_is_a_minimum():
+    group, importance = weight(5, 2, 32, dtype=torch.float64), torch.rand(2, 32).double()
+    codes = torch.randint(0, 16, group.shape).double()
+    _, scale, zero = _least_squares(group, codes, importance, torch.float64)
+
+    def error(scale, zero):
+        return (importance * (codes * scale[..., None] + zero[..., None] - group) ** 2).sum(-1)
+
+    for change in (-1e-4, 1e-4):
+        assert (error(scale + change, zero) > error(scale, zero)).all()
+        assert (error(scale, zero + change) > error(scale, zero)).all()
 
 
 def test_calibration_serves_the_features_that_matter():
