@@ -26,6 +26,17 @@ FUSEWHEEL_INLINE A sum(const Vec<A> (&sums)[kSums]) {
   return sum<A>((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
+// The first `live` lanes; zero in the others.
+template <typename A>
+FUSEWHEEL_INLINE Vec<A> first_lanes(Vec<A> value, int64_t live) {
+  if (live == kLanes<A>) {
+    return value;
+  }
+  A lanes[kLanes<A>];
+  store(lanes, value);
+  return load(lanes, live);
+}
+
 template <typename A>
 FUSEWHEEL_INLINE A square_root(A value) {
   return sizeof(A) == sizeof(float) ? static_cast<A>(__builtin_sqrtf(static_cast<float>(value)))
