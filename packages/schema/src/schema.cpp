@@ -28,6 +28,11 @@ constexpr const char* kSchemas[] = {
     " bool parameters) -> (Tensor grad_x, Tensor grad_weight, Tensor grad_bias)",
     "silu_mul(Tensor gate, Tensor up) -> Tensor",
     "silu_mul_backward(Tensor grad, Tensor gate, Tensor up) -> (Tensor grad_gate, Tensor grad_up)",
+    "gelu(Tensor x, bool tanh) -> Tensor",
+    "gelu_backward(Tensor grad, Tensor x, bool tanh) -> Tensor",
+    "gelu_mul(Tensor gate, Tensor up, bool tanh) -> Tensor",
+    "gelu_mul_backward(Tensor grad, Tensor gate, Tensor up, bool tanh)"
+    " -> (Tensor grad_gate, Tensor grad_up)",
     "rope(Tensor q, Tensor k, Tensor cos, Tensor sin, bool interleaved)"
     " -> (Tensor q_out, Tensor k_out)",
     "rope_backward(Tensor grad_q, Tensor grad_k, Tensor cos, Tensor sin, bool interleaved)"

@@ -1,0 +1,124 @@
+"""gelu(x)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusewheel._elementwise import SIZES, bad_pairs, empty_output
+from fusewheel._operator import Arguments, BadInput, Make, Operator
+
+
+def gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    """`x * p(x)` with `p` the distribution function of the standard normal distribution,
+    `p(x) = (1 + erf(x / sqrt(2))) / 2`, or close to it,
+    `p(x) = (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3))) / 2`.
+
+    Source: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016);
+    `torch.nn.functional.gelu`.
+
+    Args:
+        x: any shape; float32, bfloat16, float16 or float64.
+        approximate: `"none"` for the first form, `"tanh"` for the second.
+
+    Returns:
+        A tensor of x's shape and dtype, rounded once.
+
+    Raises:
+        ValueError: `approximate` is neither of the two.
+        RuntimeError: the dtype is not floating, or `x` is sparse.
+    """
+    if approximate != "none" and approximate != "tanh":
+        raise ValueError(f"gelu: approximate must be 'none' or 'tanh', got '{approximate}'")
+    result: Tensor = torch.ops.fusewheel.gelu(x, approximate == "tanh")
+    return result
+
+
+def gelu_slope(x: Tensor, tanh: bool) -> Tensor:
+    """The derivative of gelu, in differentiable PyTorch operators."""
+    if tanh:
+        square = x * x
+        p = torch.sigmoid(1.5957691216057308 * x * (1 + 0.044715 * square))
+        return p + x * p * (1 - p) * 1.5957691216057308 * (1 + 0.134145 * square)
+    p = (1 + torch.erf(x * 0.7071067811865476)) / 2
+    return p + x * torch.exp(-x * x / 2) * 0.3989422804014327
+
+
+def _reference(x: Tensor, tanh: bool) -> Tensor:
+    return torch.nn.functional.gelu(x, approximate="tanh" if tanh else "none")
+
+
+def _fake(x: Tensor, tanh: bool) -> Tensor:
+    return empty_output(x)
+
+
+def _backward(
+    needs: Sequence[bool], grads: Sequence[Tensor], arguments: Arguments, saved: Sequence[Tensor]
+) -> tuple[Any, ...]:
+    x, tanh = arguments
+    return torch.ops.fusewheel.gelu_backward(grads[0], x, tanh), None
+
+
+def _samples(make: Make) -> Iterator[Arguments]:
+    for tanh in (False, True):
+        yield make(255, 123), tanh
+        yield make(19, scale=10.0), tanh
+        yield make.strided(5, 9), tanh
+        yield make.transposed(3, 8, 5), tanh
+        yield make(), tanh
+        yield make(0, 3), tanh
+
+
+def _benchmarks(make: Make) -> Iterator[tuple[str, Arguments]]:
+    for rows, size in SIZES:
+        yield f"{rows}x{size} erf", (make(rows, size), False)
+        yield f"{rows}x{size} tanh", (make(rows, size), True)
+
+
+def _bad_inputs(make: Make) -> Iterator[BadInput]:
+    x = make(4, 8)
+    yield BadInput((x.to(torch.int64), False), "x must be float32.*got int64")
+    yield BadInput((None, True), r"x\b.*(None|NoneType)")
+    if x.dtype == torch.float32:
+        yield BadInput((x.to_sparse(), True), "x must be a dense tensor")
+
+
+def _backward_reference(grad: Tensor, x: Tensor, tanh: bool) -> Tensor:
+    return grad * gelu_slope(x, tanh)
+
+
+def _backward_fake(grad: Tensor, x: Tensor, tanh: bool) -> Tensor:
+    return empty_output(grad, x)
+
+
+def _backward_samples(make: Make) -> Iterator[Arguments]:
+    for x, tanh in _samples(make):
+        yield make(*x.shape), x, tanh
+
+
+def _backward_bad_inputs(make: Make) -> Iterator[BadInput]:
+    return bad_pairs(make, "grad", "x", False)
+
+
+OPERATORS = (
+    Operator(
+        name="gelu",
+        reference=_reference,
+        fake=_fake,
+        backward=_backward,
+        samples=_samples,
+        bad_inputs=_bad_inputs,
+        benchmarks=_benchmarks,
+        function=gelu,
+    ),
+    Operator(
+        name="gelu_backward",
+        reference=_backward_reference,
+        fake=_backward_fake,
+        samples=_backward_samples,
+        bad_inputs=_backward_bad_inputs,
+    ),
+)

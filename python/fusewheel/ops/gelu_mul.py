@@ -1,0 +1,117 @@
+"""gelu(gate) * up"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusewheel._elementwise import SIZES, bad_pairs, empty_output, pairs
+from fusewheel._operator import Arguments, BadInput, Make, Operator
+from fusewheel.ops.gelu import gelu_slope
+
+
+def gelu_mul(gate: Tensor, up: Tensor, approximate: str = "none") -> Tensor:
+    """`gelu(gate) * up`: the activation of a GEGLU block. `fusewheel.gelu` has the formulas.
+
+    Source: Shazeer, "GLU Variants Improve Transformer" (2020); `torch.nn.functional.gelu`.
+
+    Args:
+        gate: any shape; float32, bfloat16, float16 or float64. May be a half of a packed tensor.
+        up: a shape that broadcasts with gate's; dtype and device of `gate`.
+        approximate: `"none"` for gelu by the error function, `"tanh"` for its approximation.
+
+    Returns:
+        A tensor of the broadcast shape, rounded once (eager rounds gelu too).
+
+    Raises:
+        ValueError: `approximate` is neither of the two.
+        RuntimeError: a dtype is not floating or differs, shapes do not broadcast, or a tensor is
+            sparse.
+    """
+    if approximate != "none" and approximate != "tanh":
+        raise ValueError(f"gelu_mul: approximate must be 'none' or 'tanh', got '{approximate}'")
+    result: Tensor = torch.ops.fusewheel.gelu_mul(gate, up, approximate == "tanh")
+    return result
+
+
+def _gelu(x: Tensor, tanh: bool) -> Tensor:
+    return torch.nn.functional.gelu(x, approximate="tanh" if tanh else "none")
+
+
+def _reference(gate: Tensor, up: Tensor, tanh: bool) -> Tensor:
+    return _gelu(gate, tanh) * up
+
+
+def _fake(gate: Tensor, up: Tensor, tanh: bool) -> Tensor:
+    return empty_output(gate, up)
+
+
+def _backward(
+    needs: Sequence[bool], grads: Sequence[Tensor], arguments: Arguments, saved: Sequence[Tensor]
+) -> tuple[Any, ...]:
+    gate, up, tanh = arguments
+    grad_gate, grad_up = torch.ops.fusewheel.gelu_mul_backward(grads[0], gate, up, tanh)
+    return grad_gate.sum_to_size(gate.shape), grad_up.sum_to_size(up.shape), None
+
+
+def _samples(make: Make) -> Iterator[Arguments]:
+    for i, (gate, up) in enumerate(pairs(make)):
+        yield gate, up, i % 2 == 1
+    for tanh in (False, True):
+        yield make(3, scale=40.0), make(3), tanh
+        packed = make(6, 2 * 33)
+        yield packed[:, :33], packed[:, 33:], tanh
+
+
+def _benchmarks(make: Make) -> Iterator[tuple[str, Arguments]]:
+    for rows, size in SIZES:
+        yield f"{rows}x{size} erf", (make(rows, size), make(rows, size), False)
+        yield f"{rows}x{size} tanh", (make(rows, size), make(rows, size), True)
+
+
+def _bad_inputs(make: Make) -> Iterator[BadInput]:
+    return bad_pairs(make, "gate", "up", False)
+
+
+def _backward_reference(
+    grad: Tensor, gate: Tensor, up: Tensor, tanh: bool
+) -> tuple[Tensor, Tensor]:
+    return grad * up * gelu_slope(gate, tanh), grad * _gelu(gate, tanh)
+
+
+def _backward_fake(grad: Tensor, gate: Tensor, up: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
+    return empty_output(grad, gate, up), empty_output(grad, gate, up)
+
+
+def _backward_samples(make: Make) -> Iterator[Arguments]:
+    for gate, up, tanh in _samples(make):
+        yield make(*torch.broadcast_shapes(gate.shape, up.shape)), gate, up, tanh
+
+
+def _backward_bad_inputs(make: Make) -> Iterator[BadInput]:
+    for bad in bad_pairs(make, "grad", "gate"):
+        yield BadInput((*bad.arguments, make(4, 8), True), bad.message)
+
+
+OPERATORS = (
+    Operator(
+        name="gelu_mul",
+        reference=_reference,
+        fake=_fake,
+        backward=_backward,
+        samples=_samples,
+        bad_inputs=_bad_inputs,
+        benchmarks=_benchmarks,
+        function=gelu_mul,
+    ),
+    Operator(
+        name="gelu_mul_backward",
+        reference=_backward_reference,
+        fake=_backward_fake,
+        samples=_backward_samples,
+        bad_inputs=_backward_bad_inputs,
+    ),
+)

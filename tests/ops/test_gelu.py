@@ -1,0 +1,69 @@
+import math
+
+import fusewheel
+import pytest
+import torch
+from oracle import assert_as_good_as_eager
+
+FORMS = ("none", "tanh")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_sixteen_bit_value(form: str):
+    bits = torch.arange(-32768, 32768, dtype=torch.int32).to(torch.int16)
+    for dtype in (torch.bfloat16, torch.float16):
+        x = bits.view(dtype)
+        x = x[~(x.double().abs() > 1e38)]  # beyond, eager's error function overflows
+        assert_as_good_as_eager(
+            fusewheel.gelu(x, form),
+            torch.nn.functional.gelu(x, approximate=form),
+            torch.nn.functional.gelu(x.double(), approximate=form),
+            str(dtype),
+        )
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_many_random_values_and_their_slopes(form: str):
+    for scale in (1e-3, 1.0, 5.0, 1e3):
+        x = torch.randn(1_000_000) * scale
+        results = []
+        for function, dtype in (
+            (fusewheel.gelu, torch.float32),
+            (torch.nn.functional.gelu, torch.float32),
+            (torch.nn.functional.gelu, torch.float64),
+        ):
+            leaf = x.to(dtype).requires_grad_()
+            y = function(leaf, approximate=form)
+            results.append((y.detach(), *torch.autograd.grad(y.sum(), leaf)))
+        for what, triple in zip(("value", "slope"), zip(*results, strict=True), strict=True):
+            assert_as_good_as_eager(*triple, what=f"{what}, scale {scale}")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_specials(form: str):
+    x = torch.tensor([math.inf, math.nan, 0.0, -0.0, 1e-45, -1e-45, 1e-39, 3e38, -3e38])
+    got = fusewheel.gelu(x, form)
+    want = torch.tensor([math.inf, math.nan, 0.0, -0.0, 0.0, -0.0, 5e-40, 3e38, -0.0])
+    torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-6, atol=2e-45)
+    assert torch.equal(got.signbit(), want.signbit())
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_far_out_the_slope_is_zero_or_one(form: str):
+    x = torch.tensor([-math.inf, -3e38, -1e20, -1e4, 1e4, 1e20, 3e38, math.inf])
+    x.requires_grad_()
+    got = torch.autograd.grad(fusewheel.gelu(x, form).sum(), x)[0]
+    torch.testing.assert_close(got, torch.tensor([0.0] * 4 + [1.0] * 4))
+
+
+def test_positive_values_within_two_units_in_the_last_place():
+    x = torch.empty(2_000_000).uniform_(0.0, 6.0)
+    for form in FORMS:
+        exact = torch.nn.functional.gelu(x.double(), approximate=form)
+        spacing = torch.exp2(torch.floor(torch.log2(exact))) * 2.0**-23
+        assert ((fusewheel.gelu(x, form).double() - exact).abs() / spacing).max() < 2
+
+
+def test_unknown_form_is_refused():
+    with pytest.raises(ValueError, match=r"approximate must be 'none' or 'tanh', got 'erf'"):
+        fusewheel.gelu(torch.ones(4), "erf")
