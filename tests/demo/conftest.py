@@ -12,6 +12,8 @@ from fusewheel.demo.progress import Progress
 from fusewheel.demo.report import Report
 from fusewheel.demo.run import run_demo
 from fusewheel.demo.settings import BATCH, Settings
+from fusewheel.demo.weights import truncate, write_bundle
+from tiny_gguf import load_gguf, small_llama, write_gguf
 
 SEQUENCE = 8
 
@@ -20,40 +22,27 @@ SEQUENCE = 8
 def tiny_settings() -> Settings:
     return Settings(
         # aot_eager compiles in a second what Inductor takes many for.
-        modes=("eager", "aot_eager", MISSING_BACKEND),
-        dtypes=("fp32",),
+        modes=("eager", MISSING_BACKEND, "aot_eager"),
+        dtypes=("fp32", "int4"),
         threads=1,
         repeats=2,
         train_repeats=2,
         new_tokens=5,
+        llama_cpp=False,
     )
 
 
 @pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """A bundle like the one made from the real weights, and the facts that come with it."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    from fusewheel.demo.weights import write_bundle
-
-    config = transformers.LlamaConfig(
-        vocab_size=97,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=64,
-        tie_word_embeddings=True,
-    )
-    torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config)
     folder = tmp_path_factory.mktemp("bundle")
+    path = folder / "tiny.gguf"
+    write_gguf(path, small_llama(layers=3))
+    model = load_gguf(path)
+    truncate(model, 2)
     prompt = [7 * index % 97 for index in range(PROMPT_TOKENS)]
     training = [5 * index % 97 for index in range(BATCH * SEQUENCE)]
-    truncated = config.to_dict() | {"num_hidden_layers": 2}
-    write_bundle(folder, truncated, model.state_dict(), prompt, training)
+    write_bundle(folder, model, path, prompt, training)
     facts = {
         "name": "tiny",
         "layers": 2,

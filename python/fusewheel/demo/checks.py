@@ -1,4 +1,4 @@
-"""Do all modes compute the same? Required in fp32, reported in bf16."""
+"""Do all modes compute the same? Required in fp32 and of its weights in 4 bits, else reported."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusewheel.demo.results import ModeResult
-from fusewheel.demo.settings import Settings
+from fusewheel.demo.settings import INT4, INT4_INT8, Settings
 
 LOSS_TOLERANCE = 1e-4
+# As in the tests of the operators: against float64, at most so many times the error of eager.
+LOGITS_FACTOR = 2.0
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Check:
 def run_checks(settings: Settings, results: Sequence[ModeResult]) -> list[Check]:
     """Compare the tokens and the losses of every mode with those of the reference mode."""
     checks: list[Check] = []
-    for dtype in settings.dtypes:
+    for dtype in settings.floating:
         by_mode = {result.mode: result for result in results if result.dtype == dtype}
         reference = by_mode.get(settings.reference)
         required = dtype == "fp32"
@@ -45,7 +47,43 @@ def run_checks(settings: Settings, results: Sequence[ModeResult]) -> list[Check]
                 checks.append(_compare_tokens(reference, result, required))
             if reference.losses and result.losses:
                 checks.append(_compare_losses(reference, result, required))
+    return checks + _int4_checks(settings, results)
+
+
+def _int4_checks(settings: Settings, results: Sequence[ModeResult]) -> list[Check]:
+    """The blocks hold the numbers of fp32: tokens, losses and logits are compared with those."""
+    found = {(result.dtype, result.mode): result for result in results}
+    own = (INT4, settings.reference)
+    reference = found.get(("fp32", settings.reference)) or found.get(own)
+    checks: list[Check] = []
+    for result in results:
+        if result.dtype not in (INT4, INT4_INT8):
+            continue
+        # Activations rounded to int8 are another computation.
+        required = result.dtype == INT4
+        if reference is not None and result is not reference:
+            if reference.tokens and result.tokens:
+                checks.append(_compare_tokens(reference, result, required))
+            if reference.losses and result.losses:
+                checks.append(_compare_losses(reference, result, required))
+        if result.logits_error is not None and result.eager_logits_error is not None:
+            checks.append(_compare_logits(result.logits_error, result.eager_logits_error, result))
+        if len(result.losses) > 1:
+            first, last = result.losses[0], result.losses[-1]
+            detail = (
+                f"{result.mode}: {first:.4f} to {last:.4f} in {len(result.losses)} recorded steps"
+            )
+            checks.append(Check(result.dtype, "adapters learn", required, last < first, detail))
     return checks
+
+
+def _compare_logits(error: float, eager: float, result: ModeResult) -> Check:
+    detail = (
+        f"{result.mode}: largest error against float64 {error:.1e}, eager fp32 {eager:.1e}, "
+        f"at most {LOGITS_FACTOR:g} times that"
+    )
+    required = result.dtype == INT4
+    return Check(result.dtype, "logits", required, error <= LOGITS_FACTOR * eager, detail)
 
 
 def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
@@ -60,13 +98,13 @@ def _compare_tokens(reference: ModeResult, result: ModeResult, required: bool) -
     agreeing = common_prefix(reference.tokens, result.tokens)
     equal = reference.tokens == result.tokens
     count = len(reference.tokens)
-    pair = f"{result.mode} and {reference.mode}"
+    pair = _pair(reference, result)
     detail = (
         f"{pair}: all {count} tokens identical"
         if equal
         else f"{pair}: the first {agreeing} of {count} tokens agree"
     )
-    return Check(reference.dtype, "tokens", required, equal, detail)
+    return Check(result.dtype, "tokens", required, equal, detail)
 
 
 def _compare_losses(reference: ModeResult, result: ModeResult, required: bool) -> Check:
@@ -74,8 +112,13 @@ def _compare_losses(reference: ModeResult, result: ModeResult, required: bool) -
     expected, actual = reference.losses[0], result.losses[0]
     error = abs(actual - expected) / abs(expected)
     detail = (
-        f"{result.mode} and {reference.mode}: loss {actual:.6f} and {expected:.6f}, "
+        f"{_pair(reference, result)}: loss {actual:.6f} and {expected:.6f}, "
         f"relative difference {error:.1e}"
     )
     # Written so that a loss that is no number counts as a difference.
-    return Check(reference.dtype, "loss", required, error <= LOSS_TOLERANCE, detail)
+    return Check(result.dtype, "loss", required, error <= LOSS_TOLERANCE, detail)
+
+
+def _pair(reference: ModeResult, result: ModeResult) -> str:
+    other = "" if reference.dtype == result.dtype else f"{reference.dtype} "
+    return f"{result.mode} and {other}{reference.mode}"

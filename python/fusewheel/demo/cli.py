@@ -12,14 +12,16 @@ from pathlib import Path
 
 from fusewheel.demo import chart, report
 from fusewheel.demo.child import ChildError
+from fusewheel.demo.isa import LEVELS
 from fusewheel.demo.progress import Progress
 from fusewheel.demo.run import prepare, run_demo
-from fusewheel.demo.settings import DTYPES, MODES, QUICK, Settings
+from fusewheel.demo.settings import FORMATS, MODES, QUICK, Settings
 from fusewheel.demo.weights import MissingDependencyError, check_dependencies
 
 _DESCRIPTION = """\
 Run SmolLM2-135M-Instruct in eager PyTorch, Inductor and fusewheel: generate a text from a real
-prompt, take training steps, compare the results token by token, and print times and memory.
+prompt, take training steps, compare the results token by token, and print times and memory. Then
+the same with the file's own 4-bit weights, beside llama.cpp.
 Exits with 1 if a mode fails or, in fp32, computes something else than eager PyTorch."""
 
 
@@ -54,8 +56,9 @@ def run(settings: Settings, json_path: Path | None, chart_path: Path) -> int:
 
 def publish(found: report.Report, json_path: Path | None, chart_path: Path) -> int:
     """Print the report and write the files; returns the exit code."""
-    for part in (report.heading, report.table, report.notes, report.verdict):
-        print(f"\n{part(found)}")
+    parts = (report.heading, report.table, report.formats_table, report.notes, report.verdict)
+    for text in filter(None, (part(found) for part in parts)):
+        print(f"\n{text}")
     print()
     if chart.draw(found, chart_path):
         print(f"Chart written to {chart_path}")
@@ -74,6 +77,8 @@ def _settings(options: argparse.Namespace) -> Settings:
         modes=options.modes,
         dtypes=options.dtypes or settings.dtypes,
         threads=options.threads,
+        isa=options.isa,
+        llama_cpp=options.llama_cpp,
     )
 
 
@@ -105,8 +110,20 @@ def _parser() -> argparse.ArgumentParser:
         "--dtypes",
         type=_dtype_list,
         metavar="LIST",
-        help=f"number formats, separated by commas (default: {','.join(DTYPES)}; "
-        f"with --quick: {','.join(QUICK.dtypes)})",
+        help=f"number formats, separated by commas (default: {','.join(FORMATS)}; "
+        f"with --quick: {','.join(QUICK.dtypes)}); int4 runs the blocks of the file",
+    )
+    parser.add_argument(
+        "--isa",
+        choices=LEVELS,
+        help="hold PyTorch, oneDNN, MKL, Inductor and fusewheel to the instructions of an older "
+        "CPU (llama.cpp uses what its build has)",
+    )
+    parser.add_argument(
+        "--no-llama-cpp",
+        dest="llama_cpp",
+        action="store_false",
+        help="leave llama.cpp out; else it runs the same file if xllamacpp is installed",
     )
     parser.add_argument(
         "--threads",
@@ -126,9 +143,9 @@ def _mode_list(text: str) -> tuple[str, ...]:
 
 def _dtype_list(text: str) -> tuple[str, ...]:
     dtypes = _mode_list(text)
-    unknown = [dtype for dtype in dtypes if dtype not in DTYPES]
+    unknown = [dtype for dtype in dtypes if dtype not in FORMATS]
     if unknown:
-        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; known: {list(DTYPES)}")
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; known: {list(FORMATS)}")
     return dtypes
 
 

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fusewheel.demo import isa
 from fusewheel.demo.child import Child, ChildError
+from fusewheel.demo.llama_cpp import LlamaSpec, why_not
 from fusewheel.demo.progress import Progress
-from fusewheel.demo.results import GENERATION, TRAINING, ModeResult, PhaseResult
+from fusewheel.demo.results import GENERATION, LORA, TRAINING, ModeResult, PhaseResult
 from fusewheel.demo.session import SessionSpec
-from fusewheel.demo.settings import Settings
+from fusewheel.demo.settings import DTYPES, INT4, INT4_INT8, LLAMA_CPP, Settings
 
 # Compiling for training takes about 0.6 of the time of the two graphs of generation.
 _TRAINING_ESTIMATE = 0.7
@@ -30,9 +32,10 @@ class Measurements:
     left_out: list[str] = field(default_factory=list)
 
 
-def environment(folder: Path, mode: str, dtype: str, threads: int | None) -> dict[str, str]:
+def environment(settings: Settings, folder: Path, mode: str, dtype: str) -> dict[str, str]:
     """The environment of a worker process."""
     env = {
+        **isa.limits(settings.isa),
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_VERBOSITY": "error",
         # Fresh pages cost more than a fused operator saves: the allocator keeps what it has.
@@ -43,19 +46,26 @@ def environment(folder: Path, mode: str, dtype: str, threads: int | None) -> dic
         # An empty cache, so that compile times are those of a first run.
         "TORCHINDUCTOR_CACHE_DIR": str(folder / f"inductor-{dtype}-{mode}"),
     }
-    if threads is not None:
-        env["OMP_NUM_THREADS"] = str(threads)
+    if settings.threads is not None:
+        env["OMP_NUM_THREADS"] = str(settings.threads)
     return env
 
 
 class _Worker:
     """One mode and dtype: its process and its result so far."""
 
-    def __init__(self, settings: Settings, folder: Path, dtype: str, mode: str) -> None:
-        spec = SessionSpec(str(folder), mode, dtype, settings.new_tokens, settings.threads)
+    def __init__(
+        self, settings: Settings, folder: Path, dtype: str, mode: str, threads: int | None
+    ) -> None:
+        spec: SessionSpec | LlamaSpec
+        if mode == LLAMA_CPP:
+            spec = LlamaSpec(str(folder), settings.new_tokens, threads or 1)
+        else:
+            spec = SessionSpec(str(folder), mode, dtype, settings.new_tokens, settings.threads)
         self.result = ModeResult(dtype, mode)
         self.name = f"{dtype} {mode}"
-        self._child = Child(spec.open, folder, environment(folder, mode, dtype, settings.threads))
+        self.phases = {"generation": GENERATION, "training": _training_phases(dtype)}
+        self._child = Child(spec.open, folder, environment(settings, folder, mode, dtype))
 
     @property
     def alive(self) -> bool:
@@ -76,7 +86,7 @@ class _Worker:
         if phase == "decode":
             self.result.tokens = self.result.tokens or answer["tokens"]
             self.result.tokens_repeat &= self.result.tokens == answer["tokens"]
-        if phase == "train":
+        if phase in (*TRAINING, *LORA):
             self.result.losses.append(answer["loss"])
 
     def close(self) -> None:
@@ -91,12 +101,16 @@ def measure(settings: Settings, folder: Path, progress: Progress) -> Measurement
     for dtype in settings.dtypes:
         workers: list[_Worker] = []
         try:
-            for mode in settings.modes:
-                workers.append(_Worker(settings, folder, dtype, mode))
+            for format_, mode in _competitors(settings, dtype):
+                # llama.cpp is given as many threads as torch took.
+                threads = settings.threads or found.machine.get("threads")
+                workers.append(_Worker(settings, folder, format_, mode, threads))
                 _load(workers[-1], found, progress)
-            _measure_part(settings, workers, "generation", GENERATION, progress)
+            _measure_part(settings, workers, "generation", progress)
+            for worker in workers:
+                _logits(worker, progress)
             if _time_left(settings, workers, progress):
-                _measure_part(settings, workers, "training", TRAINING, progress)
+                _measure_part(settings, workers, "training", progress)
             else:
                 found.left_out.append(f"{dtype} training: no time left on this machine")
         finally:
@@ -106,25 +120,39 @@ def measure(settings: Settings, folder: Path, progress: Progress) -> Measurement
     return found
 
 
+def _competitors(settings: Settings, dtype: str) -> list[tuple[str, str]]:
+    """The formats and modes that are measured in turns."""
+    if dtype in DTYPES:
+        return [(dtype, mode) for mode in settings.modes]
+    found = [(format_, mode) for format_ in (INT4, INT4_INT8) for mode in settings.int4_modes]
+    # It rounds activations to int8 as well.
+    return found if why_not(settings) else [*found, (INT4_INT8, LLAMA_CPP)]
+
+
+def _training_phases(dtype: str) -> tuple[str, ...]:
+    """The weights of 4 bits are frozen: there adapters are trained, once is enough."""
+    return TRAINING if dtype in DTYPES else LORA if dtype == INT4 else ()
+
+
 def _load(worker: _Worker, found: Measurements, progress: Progress) -> None:
     with progress.step(f"{worker.name}: load") as step:
         facts = worker.call("load", "facts", waiting=step.tick)
         step.note = f"FAILED, {worker.result.error}" if worker.result.error else ""
-    found.machine = found.machine or facts or {}
+    found.machine = (facts or {}) | found.machine
 
 
 def _measure_part(
     settings: Settings,
     workers: Sequence[_Worker],
     part: str,
-    phases: Sequence[str],
     progress: Progress,
 ) -> None:
     """First runs, then the peak memory, then the timed repeats in turns."""
+    workers = [worker for worker in workers if worker.phases[part]]
     for worker in workers:
-        for phase in phases:
+        for phase in worker.phases[part]:
             _first(worker, phase, progress)
-        _memory(worker, part, phases, progress)
+        _memory(worker, part, progress)
     repeats = settings.train_repeats if part == "training" else settings.repeats
     limit_s = settings.time_limit_s or math.inf
     for repeat in range(repeats):
@@ -136,8 +164,8 @@ def _measure_part(
         label = f"{workers[0].result.dtype}: time {part}, repeat {repeat + 1}/{repeats}"
         with progress.step(label) as step:
             for worker in [*workers[shift:], *workers[:shift]]:
-                _timed(worker, phases, step.tick)
-            step.note = ", ".join(_latest(worker, phases) for worker in workers)
+                _timed(worker, part, step.tick)
+            step.note = ", ".join(_latest(worker, part) for worker in workers)
 
 
 def _first(worker: _Worker, phase: str, progress: Progress) -> None:
@@ -158,10 +186,11 @@ def _first(worker: _Worker, phase: str, progress: Progress) -> None:
         )
 
 
-def _memory(worker: _Worker, part: str, phases: Sequence[str], progress: Progress) -> None:
+def _memory(worker: _Worker, part: str, progress: Progress) -> None:
     if not worker.alive:
         return
     with progress.step(f"{worker.name}: peak memory of {part}") as step:
+        phases = worker.phases[part]
         answer = worker.call(f"peak memory of {part}", "memory", phases, waiting=step.tick)
         if answer is None:
             step.note = f"FAILED, {worker.result.error}"
@@ -172,8 +201,19 @@ def _memory(worker: _Worker, part: str, phases: Sequence[str], progress: Progres
             step.note = f"{answer['peak_bytes'] / 2**20:.0f} MiB"
 
 
-def _timed(worker: _Worker, phases: Sequence[str], waiting: Callable[[], None]) -> None:
-    for phase in phases:
+def _logits(worker: _Worker, progress: Progress) -> None:
+    """How exact the logits of 4-bit weights are; compiled modes are compared by their tokens."""
+    if not worker.alive or worker.result.mode != "eager" or worker.result.dtype in DTYPES:
+        return
+    with progress.step(f"{worker.name}: compare the logits with float64") as step:
+        answer = worker.call("logits", "logits", waiting=step.tick)
+        if answer is not None:
+            worker.result.logits_error = answer["error"]
+            worker.result.eager_logits_error = answer["eager_error"]
+
+
+def _timed(worker: _Worker, part: str, waiting: Callable[[], None]) -> None:
+    for phase in worker.phases[part]:
         if not worker.alive:
             return
         answer = worker.call(f"time {phase}", "run", phase, waiting=waiting)
@@ -182,11 +222,12 @@ def _timed(worker: _Worker, phases: Sequence[str], waiting: Callable[[], None]) 
             worker.result.phases[phase].seconds.append(answer["seconds"])
 
 
-def _latest(worker: _Worker, phases: Sequence[str]) -> str:
+def _latest(worker: _Worker, part: str) -> str:
+    name = worker.result.mode if worker.result.dtype in DTYPES else worker.name
     if not worker.alive:
-        return f"{worker.result.mode} failed"
-    seconds = sum(worker.result.phases[phase].seconds[-1] for phase in phases)
-    return f"{worker.result.mode} {seconds:.2f} s"
+        return f"{name} failed"
+    seconds = sum(worker.result.phases[phase].seconds[-1] for phase in worker.phases[part])
+    return f"{name} {seconds:.2f} s"
 
 
 def _time_left(settings: Settings, workers: Sequence[_Worker], progress: Progress) -> bool:

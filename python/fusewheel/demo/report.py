@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from fusewheel.demo import formats
 from fusewheel.demo.checks import Check
 from fusewheel.demo.results import ModeResult, Row
-from fusewheel.demo.settings import Settings
+from fusewheel.demo.settings import INT4_INT8, LLAMA_CPP, Settings
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _WIDTH = 96
 
 
@@ -25,6 +26,7 @@ class Report:
     results: Sequence[ModeResult]
     rows: Sequence[Row]
     checks: Sequence[Check]
+    formats: Sequence[formats.Line] = field(default_factory=list)
     text: str | None = None
     left_out: Sequence[str] = field(default_factory=list)
 
@@ -58,6 +60,7 @@ class Report:
                 }
                 for row in self.rows
             ],
+            "formats": [asdict(line) for line in self.formats],
             "checks": [asdict(check) for check in self.checks],
             "text": self.text,
             "left_out": list(self.left_out),
@@ -70,14 +73,19 @@ def heading(report: Report) -> str:
     model, machine = report.model, report.machine
     layers, total = model.get("layers"), model.get("layers_of_model")
     size = f"all {total} layers" if layers == total else f"the first {layers} of {total} layers"
+    limit = f", held to {settings.isa} by --isa" if (settings := report.settings).isa else ""
     cpu = (
-        f"{machine.get('cpu', 'unknown CPU')} ({machine.get('capability', '?')}), "
+        f"{machine.get('cpu', 'unknown CPU')} ({machine.get('capability', '?')}{limit}), "
         f"threads: {machine.get('threads', '?')}, cores: {machine.get('cores', '?')}"
     )
     versions = ", ".join(
         f"{name} {machine[name]}" for name in ("torch", "transformers", "python") if name in machine
     )
-    return f"{model.get('name', 'model')}, {size}\n{cpu}\n{versions}"
+    lines = [f"{model.get('name', 'model')}, {size}", cpu, versions]
+    if "llama_cpp" in machine:
+        # A wheel is compiled for some level of instructions, and held to it.
+        lines.append(f"{LLAMA_CPP} (xllamacpp {machine['xllamacpp']}): {machine['llama_cpp']}")
+    return "\n".join(lines)
 
 
 def table(report: Report) -> str:
@@ -97,7 +105,14 @@ def table(report: Report) -> str:
             cells.append(row.ratio_text(settings.subject, baseline) or "-")
         lines.append(cells)
         previous = row.dtype
-    return _aligned(lines, left_columns=3)
+    return _aligned(lines, left_columns=3) if report.rows else ""
+
+
+def formats_table(report: Report) -> str:
+    """The table of generation in every format of the weights; empty without 4-bit weights."""
+    if not report.formats:
+        return ""
+    return _aligned(formats.cells(report.formats), left_columns=2)
 
 
 def notes(report: Report) -> str:
@@ -116,6 +131,7 @@ def notes(report: Report) -> str:
         lines.append(
             "In fp32 most of a step is matrix multiplication, which is the same in every mode."
         )
+    lines += _format_notes(report)
     lines.append(
         "Peak memory is the resident memory while the phase runs, after compiling."
         if all(result.peak_is_steady for result in report.results)
@@ -146,6 +162,26 @@ def verdict(report: Report) -> str:
     if fp32_tokens and all(check.equal for check in fp32_tokens) and not report.failures:
         lines.append("In fp32 the text is identical in all modes.")
     return "\n".join(lines)
+
+
+def _format_notes(report: Report) -> list[str]:
+    if not report.formats:
+        return []
+    lines = [
+        "int4: the file's own blocks, repacked without loss, in fp32 arithmetic; int4-int8: with "
+        "activations rounded to int8 on the way. In fusewheel's lines the model is compiled too, "
+        "in eager's only its linear layers are fusewheel's. LoRA: adapters on every linear layer "
+        "of the decoder, trained in fp32 over the frozen blocks.",
+    ]
+    fastest = formats.fastest(report.settings, report.formats)
+    if fastest:
+        lines.append(f"Fastest at decoding: {', '.join(fastest)}.")
+    if any(line.mode == LLAMA_CPP for line in report.formats):
+        lines.append(
+            f"{LLAMA_CPP} runs the same file with as many threads, the same prompt and greedy "
+            f"decoding, by its own clock; it rounds activations to int8, hence {INT4_INT8}."
+        )
+    return lines
 
 
 def _graph_notes(result: ModeResult) -> list[str]:

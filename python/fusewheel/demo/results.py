@@ -10,6 +10,7 @@ from fusewheel.demo.settings import Settings
 
 GENERATION = ("prefill", "decode")
 TRAINING = ("train",)
+LORA = ("lora",)
 
 # A spread of the repeats beyond this factor means that the machine was disturbed.
 STEADY = 1.5
@@ -46,6 +47,9 @@ class ModeResult:
     tokens: list[int] = field(default_factory=list)
     tokens_repeat: bool = True
     losses: list[float] = field(default_factory=list)
+    # Largest errors of the logits against float64, for 4-bit weights: this mode's and eager fp32's.
+    logits_error: float | None = None
+    eager_logits_error: float | None = None
     error: str | None = None
     error_details: str = ""
 
@@ -117,7 +121,7 @@ class Labels:
 def rows(settings: Settings, results: Sequence[ModeResult], labels: Labels) -> list[Row]:
     """The lines of the table."""
     table: list[Row] = []
-    for dtype in settings.dtypes:
+    for dtype in settings.floating:
         of_dtype = [result for result in results if result.dtype == dtype]
 
         def add(

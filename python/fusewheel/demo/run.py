@@ -6,20 +6,22 @@ import functools
 from pathlib import Path
 from typing import Any
 
+from fusewheel.demo import formats
 from fusewheel.demo.checks import run_checks
 from fusewheel.demo.child import Child
+from fusewheel.demo.llama_cpp import why_not
 from fusewheel.demo.measure import environment, measure
 from fusewheel.demo.progress import Progress
 from fusewheel.demo.report import Report
 from fusewheel.demo.results import Labels, ModeResult, rows
-from fusewheel.demo.settings import BATCH, DTYPES, SEQUENCE, Settings
+from fusewheel.demo.settings import BATCH, FORMATS, INT4, SEQUENCE, Settings
 from fusewheel.demo.weights import Preparer, decode_text
 
 
 def prepare(settings: Settings, folder: Path, progress: Progress) -> dict[str, Any]:
     """Convert the weights into `folder`, in a process of its own."""
     factory = functools.partial(Preparer, str(folder), settings.layers, not settings.quick)
-    child = Child(factory, folder, environment(folder, "prepare", "fp32", settings.threads))
+    child = Child(factory, folder, environment(settings, folder, "prepare", "fp32"))
     try:
         with progress.step("convert the weights") as step:
             model: dict[str, Any] = child.call("prepare", waiting=step.tick)
@@ -39,6 +41,7 @@ def run_demo(settings: Settings, folder: Path, model: dict[str, Any], progress: 
         results=found.results,
         rows=rows(settings, found.results, labels),
         checks=run_checks(settings, found.results),
+        formats=formats.lines(settings, found.results),
         text=_text(settings, found.results, folder, model.get("end_of_text")),
         left_out=[*_left_out(settings, model), *found.left_out],
     )
@@ -56,12 +59,15 @@ def _text(
 
 
 def _left_out(settings: Settings, model: dict[str, Any]) -> list[str]:
-    """What a quick run does not do."""
+    """What the full run does and this one does not."""
+    reason = why_not(settings) if INT4 in settings.dtypes else None
+    missing = [reason] if reason else []
     if not settings.quick:
-        return []
+        return missing
     layers, total = model["layers"], model["layers_of_model"]
-    dtypes = [f"{dtype} (see --dtypes)" for dtype in DTYPES if dtype not in settings.dtypes]
+    dtypes = [f"{dtype} (see --dtypes)" for dtype in FORMATS if dtype not in settings.dtypes]
     return [
+        *missing,
         f"layers {layers + 1} to {total} (so the text is no meaningful language, and the output "
         "layer weighs more than in the whole model)",
         *dtypes,

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fusewheel.demo import memory
-from fusewheel.demo.settings import DTYPES
+from fusewheel.demo import machine, memory
+from fusewheel.demo.settings import DTYPES, INT4_INT8
 from fusewheel.demo.weights import BUNDLE_FILE
 
 _LEARNING_RATE = 1e-5
+_LORA_LEARNING_RATE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -44,19 +43,21 @@ class Session:
             torch.set_num_threads(spec.threads)
         bundle = torch.load(Path(spec.folder) / BUNDLE_FILE, weights_only=True, mmap=True)
         config = AutoConfig.for_model(**bundle["config"])
-        dtype = getattr(torch, DTYPES[spec.dtype])
+        dtype = getattr(torch, DTYPES.get(spec.dtype, "float32"))
         auto: Any = AutoModelForCausalLM
         model = auto.from_config(config, dtype=dtype)
         model.load_state_dict(bundle["state"])
+        if spec.dtype not in DTYPES:
+            from fusewheel.quantization import repack_gguf
+
+            repacked = repack_gguf(model, bundle["gguf"], dynamic=spec.dtype == INT4_INT8)
+            if repacked.kept:
+                raise ValueError(f"not in the blocks of the file: {repacked.kept}")
 
         self._spec = spec
         self._model = model
-        # Every phase has one shape, so nothing is compiled with dynamic sizes.
-        self._call: Callable[..., Any] = (
-            model
-            if spec.mode == "eager"
-            else torch.compile(model, backend=spec.mode, dynamic=False)
-        )
+        self._call = self._compiled()
+        self._logits = bundle["logits"]
         self._prompt = bundle["prompt"].clone()
         self._training = bundle["training"].clone()
         self._first_token: Any = None
@@ -70,20 +71,17 @@ class Session:
             device=model.device,
         )
 
+    def _compiled(self) -> Callable[..., Any]:
+        import torch
+
+        if self._spec.mode == "eager":
+            return self._model  # type: ignore[no-any-return]
+        # Every phase has one shape, so nothing is compiled with dynamic sizes.
+        return torch.compile(self._model, backend=self._spec.mode, dynamic=False)
+
     def facts(self) -> dict[str, Any]:
         """The machine and the versions as this process sees them."""
-        import torch
-        import transformers
-
-        return {
-            "cpu": _cpu_name(),
-            "capability": _capability(),
-            "threads": torch.get_num_threads(),
-            "cores": os.cpu_count(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "python": platform.python_version(),
-        }
+        return machine.facts()
 
     def first(self, phase: str) -> dict[str, Any]:
         """The first run of a phase, in which a compiling mode compiles."""
@@ -109,8 +107,23 @@ class Session:
 
     def run(self, phase: str) -> dict[str, Any]:
         """Run a phase once: its seconds, and the tokens or the loss it produced."""
-        runner = {"prefill": self._prefill, "decode": self._decode, "train": self._train}[phase]
+        runner = {
+            "prefill": self._prefill,
+            "decode": self._decode,
+            "train": self._train,
+            "lora": self._lora,
+        }[phase]
         return runner()
+
+    def logits(self) -> dict[str, float]:
+        """The largest errors of the prompt's logits against float64: of this model, and eager's."""
+        import torch
+
+        self._model.eval()
+        with torch.no_grad():
+            got = self._model(self._prompt, logits_to_keep=self._logits["exact"].shape[1]).logits
+        error = (got.double() - self._logits["exact"]).abs().max().item()
+        return {"error": error, "eager_error": self._logits["eager_error"]}
 
     def _prefill(self) -> dict[str, Any]:
         import torch
@@ -144,14 +157,29 @@ class Session:
         return {"seconds": seconds, "tokens": tokens}
 
     def _train(self) -> dict[str, Any]:
+        if self._optimizer is None:
+            self._start_training(self._model.parameters(), _LEARNING_RATE)
+        return self._step()
+
+    def _lora(self) -> dict[str, Any]:
+        from fusewheel.demo.lora import add_adapters
+
+        if self._optimizer is None:
+            self._model.requires_grad_(False)
+            parameters = add_adapters(self._model.model.layers)
+            self._start_training(parameters, _LORA_LEARNING_RATE)
+            # The layers are others now.
+            self._call = self._compiled()
+        return self._step()
+
+    def _start_training(self, parameters: Iterable[Any], learning_rate: float) -> None:
         import torch
 
         self._model.train()
-        if self._optimizer is None:
-            self._cache = None
-            self._optimizer = torch.optim.AdamW(
-                self._model.parameters(), lr=_LEARNING_RATE, fused=True
-            )
+        self._cache = None
+        self._optimizer = torch.optim.AdamW(parameters, lr=learning_rate, fused=True)
+
+    def _step(self) -> dict[str, Any]:
         start = time.perf_counter()
         loss = self._call(input_ids=self._training, labels=self._training, use_cache=False).loss
         loss.backward()
@@ -186,25 +214,3 @@ def _compiler_counts() -> tuple[int, int, Counter[str]]:
 
     graphs, breaks = counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
     return graphs, breaks, Counter(counters["fusewheel"])
-
-
-def _capability() -> str:
-    """The vector instructions PyTorch uses, and what makes bf16 matrices fast if it is there."""
-    import torch
-
-    # Newer than the oldest torch we support.
-    found: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    extras = {"avx512_bf16": "AVX512-BF16", "amx_bf16": "AMX-BF16"}
-    names = [name for key, name in extras.items() if found.get(key)]
-    return ", ".join([torch.backends.cpu.get_cpu_capability(), *names])
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+# The weights in the file's own blocks: computed in fp32, or with activations rounded to int8.
+INT4, INT4_INT8 = "int4", "int4-int8"
+FORMATS = (*DTYPES, INT4)
 MODES = ("eager", "inductor", "fusewheel")
-PHASES = ("prefill", "decode", "train")
+LLAMA_CPP = "llama.cpp"
 
 BATCH, SEQUENCE = 4, 128
 
@@ -16,8 +19,12 @@ class Settings:
     """The choices behind one run; the defaults are those of the full run."""
 
     modes: tuple[str, ...] = MODES
-    dtypes: tuple[str, ...] = tuple(DTYPES)
+    dtypes: tuple[str, ...] = FORMATS
     threads: int | None = None
+    # A level of `isa.LEVELS` that the libraries are held to; None leaves the choice to them.
+    isa: str | None = None
+    # Whether llama.cpp runs the same file, where it is installed.
+    llama_cpp: bool = True
     # Timed repeats of prefill and decode, and of the longer training step.
     repeats: int = 7
     train_repeats: int = 5
@@ -37,6 +44,16 @@ class Settings:
     def subject(self) -> str:
         """The mode the ratios are about."""
         return "fusewheel" if "fusewheel" in self.modes else self.modes[-1]
+
+    @property
+    def floating(self) -> tuple[str, ...]:
+        """The formats of the main table: weights, activations and optimizer in one dtype."""
+        return tuple(dtype for dtype in self.dtypes if dtype in DTYPES)
+
+    @property
+    def int4_modes(self) -> tuple[str, ...]:
+        """The modes that run the 4-bit weights; to other backends their operators are opaque."""
+        return tuple(mode for mode in self.modes if mode in (self.reference, self.subject))
 
     @property
     def baselines(self) -> tuple[str, ...]:

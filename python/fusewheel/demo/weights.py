@@ -73,46 +73,46 @@ class Preparer:
         model = AutoModelForCausalLM.from_pretrained(
             gguf.parent, gguf_file=gguf.name, dtype=torch.float32
         )
-        config = model.config.to_dict()
-        config.pop("quantization_config", None)
-        total = config["num_hidden_layers"]
+        total = model.config.num_hidden_layers
         if self.layers is not None:
-            config["num_hidden_layers"] = min(self.layers, total)
-        write_bundle(Path(self.folder), config, model.state_dict(), prompt, training)
+            truncate(model, self.layers)
+        write_bundle(Path(self.folder), model, gguf, prompt, training)
         if self.warm_up:
             # Else the first mode that compiles pays for reading the C++ compiler from disk.
             torch.compile(lambda values: values + 1)(torch.ones(8))
         return {
             "name": gguf.stem,
-            "layers": config["num_hidden_layers"],
+            "layers": model.config.num_hidden_layers,
             "layers_of_model": total,
             "prompt_tokens": len(prompt),
             "end_of_text": tokenizer.eos_token_id,
         }
 
 
+def truncate(model: Any, layers: int) -> None:
+    """Keep the first layers only."""
+    model.model.layers = model.model.layers[:layers]
+    model.config.num_hidden_layers = len(model.model.layers)
+
+
 def write_bundle(
-    folder: Path,
-    config: dict[str, Any],
-    state: dict[str, Any],
-    prompt: list[int],
-    training: list[int],
+    folder: Path, model: Any, gguf: Path, prompt: list[int], training: list[int]
 ) -> None:
-    """Write what a `Session` loads; layers beyond the configuration are left out."""
+    """Write what a `Session` loads of a float32 model that was made from `gguf`."""
     import torch
 
-    kept = config["num_hidden_layers"]
+    from fusewheel.demo.exact import reference_logits
 
-    def wanted(name: str) -> bool:
-        _, found, rest = name.partition(".layers.")
-        return not found or int(rest.split(".")[0]) < kept
-
+    config = model.config.to_dict()
+    config.pop("quantization_config", None)
     bundle = {
         "config": config,
-        "state": {name: value for name, value in state.items() if wanted(name)},
+        "state": model.state_dict(),
+        "gguf": str(gguf),
         "prompt": torch.tensor([prompt]),
         "training": torch.tensor(training).view(BATCH, -1),
     }
+    bundle["logits"] = reference_logits(model, bundle["prompt"])
     torch.save(bundle, folder / BUNDLE_FILE)
 
 

@@ -1,0 +1,19 @@
+"""Hold every library of a process to the instructions of an older CPU."""
+
+from __future__ import annotations
+
+# Each library has a variable of its own and reads it once, so they are set before it starts.
+LEVELS: dict[str, dict[str, str]] = {
+    "avx2": {
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "TORCHINDUCTOR_CPP_MARCH": "x86-64-v3",
+        "FUSEWHEEL_CPU_ISA": "v3",
+    },
+}
+
+
+def limits(level: str | None) -> dict[str, str]:
+    """The environment variables of a level; none without one."""
+    return {} if level is None else LEVELS[level]

@@ -1,0 +1,44 @@
+"""Low-rank adapters (Hu et al. 2021, https://arxiv.org/abs/2106.09685) over frozen layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+RANK = 8
+_SCALE = 2.0
+
+
+class Adapted(nn.Module):
+    """A linear layer, frozen, plus ``scale * up @ down`` of rank `RANK`, which is trained."""
+
+    def __init__(self, linear: nn.Module, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.linear = linear
+        self.down = nn.Parameter(torch.randn(RANK, in_features) / math.sqrt(in_features))
+        # Zero: the first step starts from the model as it was.
+        self.up = nn.Parameter(torch.zeros(out_features, RANK))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The sum of both, x [..., in features] to [..., out features]."""
+        return self.linear(x) + (x @ self.down.T) @ (_SCALE * self.up).T
+
+
+def add_adapters(layers: nn.Module) -> list[nn.Parameter]:
+    """Adapt every linear layer inside `layers`, freeze the rest; returns what is to be trained."""
+    layers.requires_grad_(False)
+    torch.manual_seed(0)
+    for parent, name, linear in list(_linear_layers(layers)):
+        adapted = Adapted(linear, linear.in_features, linear.out_features)
+        setattr(parent, name, adapted)
+    return [parameter for parameter in layers.parameters() if parameter.requires_grad]
+
+
+def _linear_layers(layers: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
+    for parent in layers.modules():
+        for name, child in parent.named_children():
+            if hasattr(child, "in_features") and hasattr(child, "out_features"):
+                yield parent, name, child

@@ -1,0 +1,47 @@
+"""The machine and the versions as a worker process sees them."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+
+def facts() -> dict[str, Any]:
+    """What the heading of the report says."""
+    import torch
+    import transformers
+
+    return {
+        "cpu": _cpu_name(),
+        "capability": _capability(),
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _capability() -> str:
+    """The vector instructions PyTorch uses, and what makes bf16 matrices fast if it is there."""
+    import torch
+
+    level = torch.backends.cpu.get_cpu_capability()
+    # Newer than the oldest torch we support, and blind to a level that was asked for.
+    found: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    extras = {"avx512_bf16": "AVX512-BF16", "amx_bf16": "AMX-BF16"}
+    names = [name for key, name in extras.items() if found.get(key) and level == "AVX512"]
+    return ", ".join([level, *names])
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
