@@ -65,3 +65,52 @@ def test_without_eager_the_first_mode_is_the_reference():
 )
 def test_common_prefix(left, right, length):
     assert common_prefix(left, right) == length
+
+
+BLOCKS = Settings(dtypes=("fp32", "int4"))
+
+
+def int4(**changes):
+    results = [
+        example("eager"),
+        example("eager", "int4"),
+        dataclasses.replace(example("fusewheel", "int4-int8"), losses=[]),
+    ]
+    results[1] = dataclasses.replace(results[1], **changes)
+    return {check.name: check for check in run_checks(BLOCKS, results) if check.dtype == "int4"}
+
+
+def test_the_blocks_must_give_the_tokens_of_fp32():
+    assert int4()["tokens"].equal
+    assert "fp32 eager" in int4()["tokens"].detail
+    assert int4(tokens=[3, 1, 4, 1, 6])["tokens"].failed
+
+
+def test_rounded_activations_may_give_others():
+    other = dataclasses.replace(example("fusewheel", "int4-int8"), tokens=[3, 1, 4, 2, 6])
+    (check,) = (
+        check
+        for check in run_checks(BLOCKS, [example("eager"), other])
+        if check.name == "tokens" and check.dtype == "int4-int8"
+    )
+    assert not check.equal
+    assert not check.failed
+
+
+@pytest.mark.parametrize(("error", "failed"), [(2e-5, False), (2.1e-5, True), (math.nan, True)])
+def test_logits_may_err_twice_as_much_as_eager(error, failed):
+    assert int4(logits_error=error, eager_logits_error=1e-5)["logits"].failed == failed
+
+
+def test_adapters_must_learn():
+    assert not int4()["adapters learn"].failed
+    assert int4(losses=[2.5, 2.6])["adapters learn"].failed
+    assert int4(losses=[2.5, math.nan])["adapters learn"].failed
+
+
+def test_without_fp32_the_blocks_are_compared_among_themselves():
+    results = [example("eager", "int4"), example("fusewheel", "int4")]
+    checks = run_checks(Settings(dtypes=("int4",)), results)
+    assert {check.detail.split(":")[0] for check in checks if check.name == "tokens"} == {
+        "fusewheel and eager"
+    }

@@ -42,12 +42,19 @@ def test_quick_keeps_what_was_asked_for(settings_of):
     assert chosen.layers == QUICK.layers
 
 
+def test_the_level_of_instructions_and_llama_cpp_are_chosen(settings_of):
+    chosen = settings_of("--isa", "avx2", "--no-llama-cpp", "--dtypes", "fp32,int4")
+    assert (chosen.isa, chosen.llama_cpp) == ("avx2", False)
+    assert chosen.floating == ("fp32",)
+
+
 def test_help_names_every_option(capsys):
     with pytest.raises(SystemExit) as exit_:
         main(["--help"])
     assert exit_.value.code == 0
     text = capsys.readouterr().out
-    for option in ("--quick", "--json", "--chart", "--modes", "--dtypes", "--threads"):
+    options = ("--quick", "--json", "--chart", "--modes", "--dtypes", "--threads", "--isa")
+    for option in (*options, "--no-llama-cpp"):
         assert option in text
 
 
@@ -59,6 +66,7 @@ def test_help_names_every_option(capsys):
         ["--threads", "0"],
         ["--json", "/no/such/folder/x"],
         ["--threads", "two"],
+        ["--isa", "avx1024"],
     ],
 )
 def test_wrong_options_are_refused(argv, capsys):

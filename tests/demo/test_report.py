@@ -69,6 +69,7 @@ def test_json_schema():
         "results",
         "rows",
         "checks",
+        "formats",
         "text",
         "left_out",
         "failures",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from demo.examples import MISSING_BACKEND, PROMPT_TOKENS
 from fusewheel.demo import cli
 
 
-def results(tiny_run):
-    return {result.mode: result for result in tiny_run[0].results}
+def results(tiny_run, dtype="fp32"):
+    return {result.mode: result for result in tiny_run[0].results if result.dtype == dtype}
 
 
 def test_every_phase_is_measured(tiny_run, tiny_settings):
@@ -34,8 +35,28 @@ def test_each_phase_is_one_graph(tiny_run):
 
 def test_modes_agree(tiny_run):
     checks = tiny_run[0].checks
-    assert [check.name for check in checks] == ["tokens", "loss"]
-    assert all(check.equal for check in checks)
+    assert [check.name for check in checks if check.dtype == "fp32"] == ["tokens", "loss"]
+    assert all(check.equal for check in checks if check.required)
+
+
+def test_the_blocks_of_the_file_give_the_numbers_of_fp32(tiny_run):
+    checks = [check for check in tiny_run[0].checks if check.dtype == "int4"]
+    assert {check.name for check in checks} == {"tokens", "loss", "logits", "adapters learn"}
+    assert all(check.required and check.equal for check in checks)
+    expected = results(tiny_run)["eager"]
+    for mode in ("eager", "aot_eager"):
+        found = results(tiny_run, "int4")[mode]
+        assert found.tokens == expected.tokens
+        assert set(found.phases) == {"prefill", "decode", "lora"}
+    # Where activations are rounded nothing is trained.
+    assert set(results(tiny_run, "int4-int8")["eager"].phases) == {"prefill", "decode"}
+
+
+def test_adapters_start_from_the_model_and_learn(tiny_run, tiny_settings):
+    losses = results(tiny_run, "int4")["eager"].losses
+    assert len(losses) == tiny_settings.train_repeats + 1
+    assert losses[0] == pytest.approx(results(tiny_run)["eager"].losses[0], rel=1e-4)
+    assert losses[-1] < losses[0]
 
 
 def test_training_changes_the_loss(tiny_run, tiny_settings):
@@ -69,4 +90,6 @@ def test_publish_writes_figures_and_chart_and_fails(tiny_run, tmp_path, capsys):
     assert chart.read_bytes().startswith(b"\x89PNG")
     captured = capsys.readouterr()
     assert "the first 2 of 3 layers" in captured.out
+    assert "LoRA step ms" in captured.out
+    assert "llama.cpp (not asked for)" in captured.out
     assert MISSING_BACKEND in captured.err

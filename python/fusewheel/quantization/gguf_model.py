@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-
-from fusewheel.quantization.gguf import from_gguf
+from fusewheel.quantization.blocks import from_gguf
+from fusewheel.quantization.formats import Int8Weight, dequantize_int4, dequantize_int8
 from fusewheel.quantization.modules import LinearInt4, LinearInt8
+from torch import Tensor, nn
 
 # The converter of these architectures reorders the rows of attn_q and attn_k: rotary pairs, which
 # lie half a head apart in transformers, become neighbours.
@@ -98,10 +98,15 @@ class _File:
         blocks = torch.from_numpy(tensor.data.copy())
         order = self._row_order(tensor.name, rows)
         weight = from_gguf(blocks if order is None else blocks[order], kind, (rows, columns))
-        layer = (LinearInt4 if weight.is_int4 else LinearInt8)(weight, linear.bias, dynamic)
-        if not torch.equal(layer.dequantize().to(linear.weight.dtype), linear.weight):
+        layer: LinearInt4 | LinearInt8
+        if isinstance(weight, Int8Weight):
+            layer, exact = LinearInt8.from_weight(weight, linear.bias), dequantize_int8(*weight)
+        else:
+            layer, exact = LinearInt4.from_weight(weight, linear.bias), dequantize_int4(*weight)
+        if not torch.equal(exact.to(linear.weight.dtype), linear.weight):
             raise ValueError(f"its weight is not that of {tensor.name}")
-        return kind, layer
+        layer.dynamic = dynamic
+        return kind, layer.train(linear.training)
 
     def _tensor(self, name: str, tied: bool) -> Any:
         key = self._names.get_name(name)
