@@ -8,6 +8,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from fusewheel.quantization import LinearInt4, LinearInt8
+
+Linear = nn.Linear | LinearInt4 | LinearInt8
+
 RANK = 8
 _SCALE = 2.0
 
@@ -15,12 +19,13 @@ _SCALE = 2.0
 class Adapted(nn.Module):
     """A linear layer, frozen, plus ``scale * up @ down`` of rank `RANK`, which is trained."""
 
-    def __init__(self, linear: nn.Module, in_features: int, out_features: int) -> None:
+    def __init__(self, linear: Linear) -> None:
         super().__init__()
         self.linear = linear
-        self.down = nn.Parameter(torch.randn(RANK, in_features) / math.sqrt(in_features))
+        size = linear.in_features
+        self.down = nn.Parameter(torch.randn(RANK, size) / math.sqrt(size))
         # Zero: the first step starts from the model as it was.
-        self.up = nn.Parameter(torch.zeros(out_features, RANK))
+        self.up = nn.Parameter(torch.zeros(linear.out_features, RANK))
 
     def forward(self, x: Tensor) -> Tensor:
         """The sum of both, x [..., in features] to [..., out features]."""
@@ -32,13 +37,12 @@ def add_adapters(layers: nn.Module) -> list[nn.Parameter]:
     layers.requires_grad_(False)
     torch.manual_seed(0)
     for parent, name, linear in list(_linear_layers(layers)):
-        adapted = Adapted(linear, linear.in_features, linear.out_features)
-        setattr(parent, name, adapted)
+        setattr(parent, name, Adapted(linear))
     return [parameter for parameter in layers.parameters() if parameter.requires_grad]
 
 
-def _linear_layers(layers: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
+def _linear_layers(layers: nn.Module) -> Iterator[tuple[nn.Module, str, Linear]]:
     for parent in layers.modules():
         for name, child in parent.named_children():
-            if hasattr(child, "in_features") and hasattr(child, "out_features"):
+            if isinstance(child, Linear):
                 yield parent, name, child

@@ -75,7 +75,7 @@ class Session:
         import torch
 
         if self._spec.mode == "eager":
-            return self._model  # type: ignore[no-any-return]
+            return self._model
         # Every phase has one shape, so nothing is compiled with dynamic sizes.
         return torch.compile(self._model, backend=self._spec.mode, dynamic=False)
 

@@ -10,6 +10,7 @@ from fusewheel.quantization.formats import (
     pack_int4,
     unpack_int4,
 )
+from fusewheel.quantization.gguf_model import Repacked, repack_gguf
 from fusewheel.quantization.model import quantize_
 from fusewheel.quantization.modules import LinearInt4, LinearInt8
 from fusewheel.quantization.report import QuantizationReport, Skip, Swap
@@ -21,6 +22,7 @@ __all__ = [
     "LinearInt4",
     "LinearInt8",
     "QuantizationReport",
+    "Repacked",
     "Skip",
     "Swap",
     "calibrate",
@@ -31,5 +33,6 @@ __all__ = [
     "quantize_",
     "quantize_int4",
     "quantize_int8",
+    "repack_gguf",
     "unpack_int4",
 ]

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+
 from fusewheel.quantization.blocks import from_gguf
 from fusewheel.quantization.formats import Int8Weight, dequantize_int4, dequantize_int8
 from fusewheel.quantization.modules import LinearInt4, LinearInt8
-from torch import Tensor, nn
 
 # The converter of these architectures reorders the rows of attn_q and attn_k: rotary pairs, which
 # lie half a head apart in transformers, become neighbours.
