@@ -33,6 +33,10 @@ constexpr const char* kSchemas[] = {
     "gelu_mul(Tensor gate, Tensor up, bool tanh) -> Tensor",
     "gelu_mul_backward(Tensor grad, Tensor gate, Tensor up, bool tanh)"
     " -> (Tensor grad_gate, Tensor grad_up)",
+    "cross_entropy(Tensor logits, Tensor target, Tensor? weight, int ignore_index,"
+    " float label_smoothing, float z_loss, float softcap, bool needs_grad)"
+    " -> (Tensor loss, Tensor logsumexp, Tensor grad_logits)",
+    "cross_entropy_backward(Tensor grad, Tensor grad_logits) -> Tensor",
     "rope(Tensor q, Tensor k, Tensor cos, Tensor sin, bool interleaved)"
     " -> (Tensor q_out, Tensor k_out)",
     "rope_backward(Tensor grad_q, Tensor grad_k, Tensor cos, Tensor sin, bool interleaved)"

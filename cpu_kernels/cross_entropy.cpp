@@ -1,0 +1,280 @@
+// Cross entropy of a row's logits and its class; the formulas are in fusewheel/cross_entropy.h
+
+#include <fusewheel/cross_entropy.h>
+
+#include "simd/math.h"
+#include "simd/rows.h"
+
+FUSEWHEEL_DECLARE(void cross_entropy_rows(const CrossEntropyArgs&, int64_t, int64_t));
+FUSEWHEEL_DECLARE(void cross_entropy_backward_rows(const CrossEntropyBackwardArgs&, int64_t,
+                                                   int64_t));
+
+namespace fusewheel::FUSEWHEEL_ISA {
+namespace {
+
+FUSEWHEEL_INLINE float logarithm(float x) { return __builtin_logf(x); }
+FUSEWHEEL_INLINE double logarithm(double x) { return __builtin_log(x); }
+
+template <typename A>
+constexpr A kLowest = sizeof(A) == sizeof(float) ? -__FLT_MAX__ : -__DBL_MAX__;
+
+template <typename A>
+FUSEWHEEL_INLINE Vec<A> larger(Vec<A> a, Vec<A> b) {
+  return a > b ? a : b;
+}
+
+// `value` in the first `live` lanes, `rest` in the others.
+template <typename A>
+FUSEWHEEL_INLINE Vec<A> first_lanes(Vec<A> value, int64_t live, A rest) {
+  if (live == kLanes<A>) {
+    return value;
+  }
+  for (int64_t lane = live; lane < kLanes<A>; ++lane) {
+    value[lane] = rest;
+  }
+  return value;
+}
+
+// The sum of exp(z - peak) for a peak that grows as z comes in, a block of vectors at a time; every
+// lane has its own. exp is never given anything positive.
+template <typename A>
+struct ExpSum {
+  static constexpr int kBlock = 8;
+
+  Vec<A> peak = splat(kLowest<A>);  // not -inf, from which nothing can be subtracted
+  Vec<A> sum = {};
+
+  template <int count>
+  FUSEWHEEL_INLINE void add(const Vec<A>* z) {
+    Vec<A> top[count];
+    for (int k = 0; k < count; ++k) {
+      top[k] = z[k];
+    }
+    for (int width = count / 2; width > 0; width /= 2) {
+      for (int k = 0; k < width; ++k) {
+        top[k] = larger<A>(top[k], top[k + width]);
+      }
+    }
+    const auto higher = larger<A>(top[0], peak);
+    sum *= exp(peak - higher);
+    peak = higher;
+    for (int k = 0; k < count; ++k) {
+      sum += exp(z[k] - peak);
+    }
+  }
+
+  // One peak for all lanes; the sum to it.
+  FUSEWHEEL_INLINE A merge(A& to) {
+    to = peak[0];
+    for (int lane = 1; lane < kLanes<A>; ++lane) {
+      to = peak[lane] > to ? peak[lane] : to;
+    }
+    return fusewheel::FUSEWHEEL_ISA::sum<A>(sum * exp(peak - to));
+  }
+};
+
+// A logit as the loss sees it.
+template <typename A, bool capped>
+FUSEWHEEL_INLINE Vec<A> cap(Vec<A> x, A softcap) {
+  return capped ? softcap * tanh(x / softcap) : x;
+}
+
+template <typename T, bool capped, bool smoothed>
+FUSEWHEEL_INLINE void row(const CrossEntropyArgs& args, int64_t n, Accumulate<T> weight_sum) {
+  using A = Accumulate<T>;
+  constexpr int lanes = kLanes<A>;
+  constexpr int kBlock = ExpSum<A>::kBlock;
+  const int64_t size = args.classes;
+  const int64_t target = args.target[n];
+  const auto* x = static_cast<const T*>(args.logits) + n * args.stride;
+  const auto* weight = static_cast<const T*>(args.weight);
+  const auto softcap = static_cast<A>(args.softcap);
+  const auto class_share = static_cast<A>(args.class_share);
+  const auto scalar = [](const T* from) { return load(from, 1)[0]; };
+
+  ExpSum<A> total;
+  const auto z_target = cap<A, capped>(splat(scalar(x + target)), softcap);
+  // Differences to the target's logit, or to 0 where there are none: sums of large numbers would
+  // cancel. So would lse - z.
+  const A base = z_target[0] < kLowest<A> ? A{} : z_target[0];
+  Vec<A> spread = {};  // of w * (z - base)
+  const auto read = [&](int64_t i, int64_t live) {
+    const auto z = cap<A, capped>(load(x + i, live), softcap);
+    if constexpr (smoothed) {
+      const auto above = first_lanes<A>(z - base, live, 0);
+      spread += weight == nullptr ? above : above * load(weight + i, live);
+    }
+    return first_lanes<A>(z, live, -static_cast<A>(__builtin_inff()));
+  };
+  int64_t i = 0;
+  for (; i + kBlock * lanes <= size; i += kBlock * lanes) {
+    Vec<A> z[kBlock];
+    for (int k = 0; k < kBlock; ++k) {
+      z[k] = read(i + k * lanes, lanes);
+    }
+    total.template add<kBlock>(z);
+  }
+  for_each_vector<A>(size - i, [&](int64_t j, int64_t live) {
+    const auto z = read(i + j, live);
+    total.template add<1>(&z);
+  });
+
+  A peak;
+  const A exp_sum = total.merge(peak);
+  const A log_sum = logarithm(exp_sum);
+  const A lse = peak + log_sum;
+  const A share = static_cast<A>(args.target_share) *
+                  (weight == nullptr ? A{1} : scalar(weight + target));
+  A loss = share * ((peak - z_target[0]) + log_sum);
+  if constexpr (smoothed) {
+    loss += class_share * (weight_sum * ((peak - base) + log_sum) - sum<A>(spread));
+  }
+  const auto z_loss = static_cast<A>(args.z_loss);
+  if (z_loss != 0) {
+    loss += z_loss * lse * lse;
+  }
+  static_cast<A*>(args.loss)[n] = loss;
+  static_cast<A*>(args.logsumexp)[n] = lse;
+  if (args.grad == nullptr) {
+    return;
+  }
+
+  auto* grad = static_cast<T*>(args.grad) + n * size;
+  const A pull = share + (smoothed ? class_share * weight_sum : A{}) + 2 * z_loss * lse;
+  const A factor = pull / exp_sum;
+  // `share` where the class is the target, else 0.
+  const auto slope = [&](Vec<A> z, Vec<A> w, A own) {
+    auto g = exp(z - peak) * factor - own;
+    if constexpr (smoothed) {
+      g -= class_share * w;
+    }
+    if constexpr (capped) {
+      g *= 1 - (z / softcap) * (z / softcap);
+    }
+    return g;
+  };
+  const auto ones = splat(A{1});
+  for_each_vector<A>(size, [&](int64_t j, int64_t live) {
+    const auto z = cap<A, capped>(load(x + j, live), softcap);
+    const auto w = smoothed && weight != nullptr ? load(weight + j, live) : ones;
+    store(grad + j, slope(z, w, A{}), live);
+  });
+  const auto w = smoothed && weight != nullptr ? splat(scalar(weight + target)) : ones;
+  store(grad + target, slope(z_target, w, share), 1);
+}
+
+// Its logits are not read.
+template <typename T>
+void ignored_row(const CrossEntropyArgs& args, int64_t n) {
+  using A = Accumulate<T>;
+  static_cast<A*>(args.loss)[n] = 0;
+  static_cast<A*>(args.logsumexp)[n] = 0;
+  if (args.grad != nullptr) {
+    auto* grad = static_cast<T*>(args.grad) + n * args.classes;
+    for_each_vector<A>(args.classes, [&](int64_t i, int64_t live) {
+      store(grad + i, Vec<A>{}, live);
+    });
+  }
+}
+
+template <typename T, bool capped, bool smoothed>
+void rows(const CrossEntropyArgs& args, int64_t begin, int64_t end) {
+  using A = Accumulate<T>;
+  auto weight_sum = static_cast<A>(args.classes);
+  if (smoothed && args.weight != nullptr) {
+    const auto* weight = static_cast<const T*>(args.weight);
+    Vec<A> total = {};
+    for_each_vector<A>(args.classes, [&](int64_t i, int64_t live) {
+      total += load(weight + i, live);
+    });
+    weight_sum = sum<A>(total);
+  }
+  for (int64_t n = begin; n < end; ++n) {
+    if (args.target[n] == args.ignore_index) {
+      ignored_row<T>(args, n);
+    } else {
+      row<T, capped, smoothed>(args, n, weight_sum);
+    }
+  }
+}
+
+}  // namespace
+
+void cross_entropy_rows(const CrossEntropyArgs& args, int64_t begin, int64_t end) {
+  for_dtype(args.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const bool smoothed = args.class_share != 0;
+    if (args.softcap != 0) {
+      smoothed ? rows<T, true, true>(args, begin, end) : rows<T, true, false>(args, begin, end);
+    } else {
+      smoothed ? rows<T, false, true>(args, begin, end) : rows<T, false, false>(args, begin, end);
+    }
+  });
+}
+
+void cross_entropy_backward_rows(const CrossEntropyBackwardArgs& args, int64_t begin,
+                                 int64_t end) {
+  for_dtype(args.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    using A = Accumulate<T>;
+    for (int64_t n = begin; n < end; ++n) {
+      const A scale = static_cast<const A*>(args.row_grad)[n];
+      const auto* from = static_cast<const T*>(args.unit_grad) + n * args.stride;
+      auto* to = static_cast<T*>(args.grad) + n * args.classes;
+      for_each_vector<A>(args.classes, [&](int64_t i, int64_t live) {
+        store(to + i, load(from + i, live) * scale, live);
+      });
+    }
+  });
+}
+
+}  // namespace fusewheel::FUSEWHEEL_ISA
+
+#if FUSEWHEEL_GLUE
+
+#include "parallel.h"
+
+namespace fusewheel {
+namespace {
+
+void check_targets(const CrossEntropyArgs& args) {
+  for (int64_t n = 0; n < args.count; ++n) {
+    const int64_t target = args.target[n];
+    if ((target < 0 || target >= args.classes) && target != args.ignore_index) {
+      fail("cross_entropy", "target must be between 0 and " + std::to_string(args.classes - 1) +
+                                " (there are " + std::to_string(args.classes) +
+                                " classes) or ignore_index, " + std::to_string(args.ignore_index) +
+                                ", got " + std::to_string(target) + " in row " +
+                                std::to_string(n));
+    }
+  }
+}
+
+std::tuple<Tensor, Tensor, Tensor> cross_entropy(const Tensor& logits, const Tensor& target,
+                                                 const std::optional<Tensor>& weight,
+                                                 int64_t ignore_index, double label_smoothing,
+                                                 double z_loss, double softcap, bool needs_grad) {
+  const CrossEntropy call(logits, target, weight, ignore_index, label_smoothing, z_loss, softcap,
+                          needs_grad);
+  check_targets(call.args);
+  parallel_rows(FUSEWHEEL_SELECT(cross_entropy_rows), call.args, call.args.count,
+                call.args.classes);
+  return {call.loss, call.logsumexp, call.grad};
+}
+
+Tensor cross_entropy_backward(const Tensor& grad, const Tensor& grad_logits) {
+  const CrossEntropyBackward call(grad, grad_logits);
+  parallel_rows(FUSEWHEEL_SELECT(cross_entropy_backward_rows), call.args, call.args.count,
+                call.args.classes);
+  return call.grad;
+}
+
+FUSEWHEEL_KERNELS(library) {
+  kernel<cross_entropy>(library, "cross_entropy");
+  kernel<cross_entropy_backward>(library, "cross_entropy_backward");
+}
+
+}  // namespace
+}  // namespace fusewheel
+
+#endif  // FUSEWHEEL_GLUE

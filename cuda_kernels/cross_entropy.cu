@@ -1,0 +1,238 @@
+// Cross entropy of a row's logits and its class; the formulas are in fusewheel/cross_entropy.h
+//
+// A target that is no class cannot be refused here, where nobody waits for the device: its row is
+// NaN.
+
+#include <fusewheel/cross_entropy.h>
+
+#include "common/stream.h"
+
+namespace fusewheel {
+void cross_entropy_launch(const CrossEntropyArgs&, Stream);
+void cross_entropy_backward_launch(const CrossEntropyBackwardArgs&, Stream);
+}  // namespace fusewheel
+
+#if FUSEWHEEL_DEVICE
+
+#include <cfloat>
+#include <cmath>
+
+#include "common/rows.h"
+
+namespace fusewheel {
+namespace {
+
+template <typename A>
+constexpr A kLowest = static_cast<A>(sizeof(A) == sizeof(float) ? -FLT_MAX : -DBL_MAX);
+
+// A logit as the loss sees it.
+template <typename A>
+__device__ A cap(A x, A softcap) {
+  return softcap > 0 ? softcap * hyperbolic_tangent(x / softcap) : x;
+}
+
+// The sum of exp(z - peak) for a peak that grows as z comes in; exp is never given anything positive.
+template <typename A>
+struct ExpSum {
+  A peak = kLowest<A>;  // not -inf, from which nothing can be subtracted
+  A sum = 0;
+
+  template <int V>
+  __device__ void add(const A (&z)[V]) {
+    A higher = peak;
+#pragma unroll
+    for (int k = 0; k < V; ++k) {
+      higher = z[k] > higher ? z[k] : higher;
+    }
+    sum *= exponential(peak - higher);
+    peak = higher;
+#pragma unroll
+    for (int k = 0; k < V; ++k) {
+      sum += exponential(z[k] - peak);
+    }
+  }
+};
+
+template <typename T, int V>
+__global__ void __launch_bounds__(kMaxRowThreads) forward(const CrossEntropyArgs args) {
+  using A = Accumulate<T>;
+  const auto* weight = static_cast<const T*>(args.weight);
+  const auto softcap = static_cast<A>(args.softcap);
+  const auto class_share = static_cast<A>(args.class_share);
+  const auto z_loss = static_cast<A>(args.z_loss);
+  const int64_t step = blockDim.x * V;
+  const auto read = [&](const T* x, A (&z)[V], const T* w, A (&gains)[V]) {
+    load(x, z);
+    if (w != nullptr) {
+      load(w, gains);
+    }
+#pragma unroll
+    for (int k = 0; k < V; ++k) {
+      z[k] = cap(z[k], softcap);
+      gains[k] = w != nullptr ? gains[k] : 1;
+    }
+  };
+  // Every thread takes part in the sums, also of rows that have none.
+  for (int64_t block = static_cast<int64_t>(blockIdx.x) * blockDim.y; block < args.count;
+       block += static_cast<int64_t>(gridDim.x) * blockDim.y) {
+    const int64_t row = block + threadIdx.y;
+    const bool exists = row < args.count;
+    const int64_t target = exists ? args.target[row] : args.ignore_index;
+    const bool ignored = target == args.ignore_index;
+    const bool counts = !ignored && target >= 0 && target < args.classes;
+    const int64_t size = counts ? args.classes : 0;
+    const auto* x = static_cast<const T*>(args.logits) + row * args.stride;
+    const A z_target = counts ? cap(widen(x[target]), softcap) : A{};
+    // Differences to the target's logit, or to 0 where there are none: sums of large numbers would
+    // cancel. So would lse - z.
+    const A base = z_target < kLowest<A> ? A{} : z_target;
+    // Where no class but the target has a share, the weights of the others are not read.
+    const auto* gains_of = class_share != 0 ? weight : nullptr;
+    ExpSum<A> total;
+    A spread = 0;  // of w * (z - base)
+    A gain = 0;
+    for (int64_t i = threadIdx.x * V; i < size; i += step) {
+      A z[V];
+      A gains[V];
+      read(x + i, z, gains_of == nullptr ? nullptr : gains_of + i, gains);
+      total.add(z);
+#pragma unroll
+      for (int k = 0; k < V; ++k) {
+        spread += class_share != 0 ? gains[k] * (z[k] - base) : 0;
+        gain += gains[k];
+      }
+    }
+    const A peak = row_max(total.peak);
+    const A exp_sum = row_sum(total.sum * exponential(total.peak - peak));
+    spread = row_sum(spread);
+    gain = row_sum(gain);
+    const A log_sum = logarithm(exp_sum);
+    const A lse = peak + log_sum;
+    const A share = static_cast<A>(args.target_share) *
+                    (counts && weight != nullptr ? widen(weight[target]) : 1);
+    const A fill = ignored ? A{} : static_cast<A>(NAN);
+    if (threadIdx.x == 0 && exists) {
+      A loss = share * ((peak - z_target) + log_sum);
+      loss += class_share != 0 ? class_share * (gain * ((peak - base) + log_sum) - spread) : 0;
+      loss += z_loss != 0 ? z_loss * lse * lse : 0;
+      static_cast<A*>(args.loss)[row] = counts ? loss : fill;
+      static_cast<A*>(args.logsumexp)[row] = counts ? lse : fill;
+    }
+    if (args.grad == nullptr || !exists) {
+      continue;
+    }
+    auto* grad = static_cast<T*>(args.grad) + row * args.classes;
+    const A factor = (share + class_share * gain + 2 * z_loss * lse) / exp_sum;
+    for (int64_t i = threadIdx.x * V; i < args.classes; i += step) {
+      A slopes[V];
+      A gains[V];
+      if (counts) {
+        read(x + i, slopes, gains_of == nullptr ? nullptr : gains_of + i, gains);
+      }
+#pragma unroll
+      for (int k = 0; k < V; ++k) {
+        const A z = slopes[k];
+        const A own = i + k == target ? share : A{};
+        const A flat = softcap > 0 ? 1 - (z / softcap) * (z / softcap) : 1;
+        slopes[k] = counts ? (exponential(z - peak) * factor - own -
+                              (class_share != 0 ? class_share * gains[k] : 0)) *
+                                 flat
+                           : fill;
+      }
+      store(grad + i, slopes);
+    }
+  }
+}
+
+template <typename T, int V>
+__global__ void __launch_bounds__(kMaxRowThreads) backward(const CrossEntropyBackwardArgs args) {
+  using A = Accumulate<T>;
+  for (int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; row < args.count;
+       row += static_cast<int64_t>(gridDim.x) * blockDim.y) {
+    const A scale = static_cast<const A*>(args.row_grad)[row];
+    const auto* from = static_cast<const T*>(args.unit_grad) + row * args.stride;
+    auto* to = static_cast<T*>(args.grad) + row * args.classes;
+    for (int64_t i = threadIdx.x * V; i < args.classes; i += blockDim.x * V) {
+      A values[V];
+      load(from + i, values);
+#pragma unroll
+      for (int k = 0; k < V; ++k) {
+        values[k] *= scale;
+      }
+      store(to + i, values);
+    }
+  }
+}
+
+}  // namespace
+
+void cross_entropy_launch(const CrossEntropyArgs& args, Stream stream) {
+  for_dtype(args.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const bool vectors = has_vectors(args.logits, args.stride, kLanes<T>) &&
+                         has_vectors(args.grad, args.classes, kLanes<T>) &&
+                         is_aligned(args.weight);
+    for_width<T>(vectors, [&](auto lanes) {
+      constexpr int V = decltype(lanes)::value;
+      const dim3 block = row_block(args.classes / V, 128);
+      launch("cross_entropy", forward<T, V>, blocks_for(args.count, block.y), block, 0, stream,
+             args);
+    });
+  });
+}
+
+void cross_entropy_backward_launch(const CrossEntropyBackwardArgs& args, Stream stream) {
+  for_dtype(args.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const bool vectors = has_vectors(args.unit_grad, args.stride, kLanes<T>) &&
+                         has_vectors(args.grad, args.classes, kLanes<T>);
+    for_width<T>(vectors, [&](auto lanes) {
+      constexpr int V = decltype(lanes)::value;
+      const dim3 block = row_block(args.classes / V, 128);
+      launch("cross_entropy_backward", backward<T, V>, blocks_for(args.count, block.y), block, 0,
+             stream, args);
+    });
+  });
+}
+
+}  // namespace fusewheel
+
+#endif  // FUSEWHEEL_DEVICE
+
+#if FUSEWHEEL_GLUE
+
+#include "common/glue.h"
+
+namespace fusewheel {
+namespace {
+
+std::tuple<Tensor, Tensor, Tensor> cross_entropy(const Tensor& logits, const Tensor& target,
+                                                 const std::optional<Tensor>& weight,
+                                                 int64_t ignore_index, double label_smoothing,
+                                                 double z_loss, double softcap, bool needs_grad) {
+  const CrossEntropy call(logits, target, weight, ignore_index, label_smoothing, z_loss, softcap,
+                          needs_grad);
+  if (call.args.count > 0) {
+    cross_entropy_launch(call.args, OnDevice("cross_entropy", logits).stream());
+  }
+  return {call.loss, call.logsumexp, call.grad};
+}
+
+Tensor cross_entropy_backward(const Tensor& grad, const Tensor& grad_logits) {
+  const CrossEntropyBackward call(grad, grad_logits);
+  if (call.args.count > 0) {
+    cross_entropy_backward_launch(call.args,
+                                  OnDevice("cross_entropy_backward", grad_logits).stream());
+  }
+  return call.grad;
+}
+
+FUSEWHEEL_KERNELS(library) {
+  kernel<cross_entropy>(library, "cross_entropy");
+  kernel<cross_entropy_backward>(library, "cross_entropy_backward");
+}
+
+}  // namespace
+}  // namespace fusewheel
+
+#endif  // FUSEWHEEL_GLUE

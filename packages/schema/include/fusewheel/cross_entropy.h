@@ -1,0 +1,160 @@
+// Arguments of cross_entropy, checked the same way for every backend.
+#pragma once
+
+#include <fusewheel/geometry.h>
+
+namespace fusewheel {
+
+// With z the logits, capped where softcap > 0, and p = softmax(z), the loss of a row is
+//
+//     target_share * w[t] * (lse - z[t]) + class_share * sum(w * (lse - z)) + z_loss * lse^2
+//
+// and its derivative by z[c] is p[c] * (target_share * w[t] + class_share * sum(w) + 2 z_loss * lse)
+// - class_share * w[c] - (c == t) * target_share * w[t].
+struct CrossEntropyArgs {
+  const void* logits;
+  const int64_t* target;
+  const void* weight;  // w; null where every class weighs 1
+  void* loss;
+  void* logsumexp;
+  void* grad;  // null where it is not wanted
+  int64_t count;
+  int64_t classes;
+  int64_t stride;  // between rows of logits
+  int64_t ignore_index;
+  double target_share;  // 1 - label_smoothing
+  double class_share;   // label_smoothing / classes
+  double z_loss;
+  double softcap;
+  Dtype dtype;
+};
+
+// grad[n, c] = row_grad[n] * unit_grad[n, c]
+struct CrossEntropyBackwardArgs {
+  const void* row_grad;
+  const void* unit_grad;
+  void* grad;
+  int64_t count;
+  int64_t classes;
+  int64_t stride;
+  Dtype dtype;
+};
+
+}  // namespace fusewheel
+
+#if FUSEWHEEL_GLUE
+
+#include <fusewheel/rows.h>
+
+#include <optional>
+
+namespace fusewheel {
+
+// A checked call; owns the tensors its arguments point into. What the targets are is up to the
+// backend: they may be on a device.
+struct CrossEntropy {
+  Rows logits;
+  Tensor target;
+  std::optional<Tensor> weight;
+  Tensor loss;
+  Tensor logsumexp;
+  Tensor grad;
+  CrossEntropyArgs args;
+
+  CrossEntropy(const Tensor& input, const Tensor& classes, const std::optional<Tensor>& gains,
+               int64_t ignore_index, double label_smoothing, double z_loss, double softcap,
+               bool needs_grad)
+      : logits(check(input, classes, gains, label_smoothing, softcap)),
+        target(torch::stable::contiguous(classes)),
+        loss(empty_contiguous(classes.sizes(), accumulate_type(input), input)),
+        logsumexp(empty_contiguous(classes.sizes(), accumulate_type(input), input)),
+        grad(allocate_grad(input, needs_grad)) {
+    if (gains.has_value()) {
+      weight = torch::stable::contiguous(*gains);
+    }
+    args = {logits.tensor.const_data_ptr(),
+            static_cast<const int64_t*>(target.const_data_ptr()),
+            weight.has_value() ? weight->const_data_ptr() : nullptr,
+            loss.mutable_data_ptr(),
+            logsumexp.mutable_data_ptr(),
+            needs_grad ? grad.mutable_data_ptr() : nullptr,
+            logits.count,
+            logits.size,
+            logits.stride,
+            ignore_index,
+            1 - label_smoothing,
+            label_smoothing / static_cast<double>(logits.size),
+            z_loss,
+            softcap,
+            dtype_of(input)};
+  }
+
+ private:
+  static constexpr const char* kOp = "cross_entropy";
+
+  static Rows check(const Tensor& logits, const Tensor& target,
+                    const std::optional<Tensor>& weight, double label_smoothing, double softcap) {
+    check_floating(kOp, {"logits", logits});
+    if (logits.dim() != 2 || logits.sizes()[1] == 0) {
+      fail(kOp, "logits must have shape [rows, classes] with at least one class, got " +
+                    describe(logits.sizes()));
+    }
+    if (!target.defined()) {
+      fail(kOp, "target must be a tensor, got None");
+    }
+    if (target.scalar_type() != ScalarType::Long) {
+      fail(kOp, std::string("target must be int64, got ") + describe(target.scalar_type()));
+    }
+    if (target.device() != logits.device()) {
+      fail(kOp, "target must be on the device of logits, " + describe_device(logits) + ", got " +
+                    describe_device(target));
+    }
+    check_sizes(kOp, {"target", target}, leading_sizes(logits), "the rows of logits");
+    if (weight.has_value()) {
+      check_columns(kOp, {"weight", *weight}, {"logits", logits});
+    }
+    if (!(label_smoothing >= 0 && label_smoothing <= 1)) {
+      fail(kOp, "label_smoothing must be between 0 and 1, got " + std::to_string(label_smoothing));
+    }
+    if (!(softcap >= 0)) {
+      fail(kOp, "softcap must be positive, or 0 for none, got " + std::to_string(softcap));
+    }
+    return rows_of(logits);
+  }
+
+  static Tensor allocate_grad(const Tensor& logits, bool needs_grad) {
+    const int64_t nothing[] = {0};
+    return empty_contiguous(needs_grad ? logits.sizes() : IntHeaderOnlyArrayRef(nothing, 1),
+                            logits.scalar_type(), logits);
+  }
+};
+
+struct CrossEntropyBackward {
+  Tensor row_grad;
+  Rows unit_grad;
+  Tensor grad;
+  CrossEntropyBackwardArgs args;
+
+  CrossEntropyBackward(const Tensor& outer, const Tensor& inner)
+      : row_grad(check(outer, inner)),
+        unit_grad(rows_of(inner)),
+        grad(empty_contiguous(inner.sizes(), inner.scalar_type(), inner)),
+        args{row_grad.const_data_ptr(), unit_grad.tensor.const_data_ptr(), grad.mutable_data_ptr(),
+             unit_grad.count,           unit_grad.size,                    unit_grad.stride,
+             dtype_of(inner)} {}
+
+ private:
+  static Tensor check(const Tensor& row_grad, const Tensor& unit_grad) {
+    constexpr const char* op = "cross_entropy_backward";
+    check_floating(op, {"grad_logits", unit_grad});
+    if (unit_grad.dim() != 2) {
+      fail(op, "grad_logits must have shape [rows, classes], got " + describe(unit_grad.sizes()));
+    }
+    check_statistic(op, {"grad", row_grad}, unit_grad);
+    return torch::stable::contiguous(row_grad);
+  }
+};
+
+}  // namespace fusewheel
+
+#endif  // FUSEWHEEL_GLUE

@@ -1,0 +1,201 @@
+import math
+
+import fusewheel
+import pytest
+import torch
+from oracle import assert_as_good_as_eager
+from torch.nn import functional
+
+
+
+def data(rows: int, classes: int, dtype: torch.dtype = torch.float32, scale: float = 1.0):
+    generator = torch.Generator().manual_seed(rows + classes)
+    logits = torch.randn(rows, classes, generator=generator) * scale
+    target = torch.randint(classes, (rows,), generator=generator)
+    weight = torch.rand(classes, generator=generator) + 0.5
+    return logits.to(dtype), target, weight.to(dtype)
+
+
+def with_gradient(function, logits, *arguments, **settings):
+    leaf = logits.detach().requires_grad_()
+    loss = function(leaf, *arguments, **settings)
+    return loss.detach(), torch.autograd.grad(loss.sum(), leaf)[0]
+
+
+def assert_like_torch(logits, target, weight=None, **settings):
+    got = with_gradient(fusewheel.cross_entropy, logits, target, weight, **settings)
+    eager = with_gradient(functional.cross_entropy, logits, target, weight, **settings)
+    wide = None if weight is None else weight.double()
+    exact = with_gradient(functional.cross_entropy, logits.double(), target, wide, **settings)
+    for what, triple in zip(("loss", "gradient"), zip(got, eager, exact, strict=True), strict=True):
+        assert_as_good_as_eager(*triple, what=f"{what}, {settings}")
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_like_torch(dtype: torch.dtype, reduction: str):
+    logits, target, weight = data(7, 507, dtype, scale=3.0)
+    target[[2, 5]] = -100
+    for smoothing in (0.0, 0.1, 1.0):
+        for gains in (None, weight):
+            assert_like_torch(
+                logits, target, gains, reduction=reduction, label_smoothing=smoothing
+            )
+    assert_like_torch(logits, target.clamp(min=0), weight, reduction=reduction, ignore_index=3)
+
+
+def test_cap_and_z_loss_are_their_formulas():
+    logits, target, _ = data(9, 507, torch.float64, scale=40.0)
+
+    def formula(x):
+        z = 30.0 * torch.tanh(x / 30.0)
+        return functional.cross_entropy(z, target) + 1e-3 * z.logsumexp(-1).square().mean()
+
+    got = with_gradient(fusewheel.cross_entropy, logits, target, z_loss=1e-3, softcap=30.0)
+    torch.testing.assert_close(got, with_gradient(formula, logits))
+
+
+@pytest.mark.parametrize("classes", [1, 2, 15, 16, 17, 127, 128, 129, 50257])
+def test_any_number_of_classes(classes: int):
+    assert_like_torch(*data(4, classes)[:2])
+
+
+def test_all_rows_ignored():
+    logits = torch.full((3, 5), math.nan)  # not even read
+    target = torch.full((3,), -100)
+    for reduction, want in (("mean", math.nan), ("sum", 0.0), ("none", [0.0] * 3)):
+        loss, _ = with_gradient(fusewheel.cross_entropy, logits, target, reduction=reduction)
+        torch.testing.assert_close(loss, torch.tensor(want), equal_nan=True)
+    gradient = with_gradient(fusewheel.cross_entropy, logits, target, reduction="sum")[1]
+    assert torch.equal(gradient, torch.zeros(3, 5))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_large_and_infinite_logits(smoothing: float):
+    inf, low = math.inf, torch.finfo(torch.float32).min
+    logits = torch.tensor(
+        [
+            [1e4, -1e4, 0.0, 1e4],
+            [1e4 + 1, 1e4, 1e4 - 1, 1e4],
+            [-1e4, -1e4 - 1, -1e4, -1e4],
+            [3e38, -3e38, 0.0, 1.0],
+            [low, low, low, low],
+            [low, 0.0, low, low],
+            [0.0, -inf, 1.0, 2.0],
+            [-inf, 0.0, 1.0, 2.0],
+            [0.0, inf, 1.0, 2.0],
+            [-inf, -inf, -inf, -inf],
+        ]
+    )
+    target = torch.tensor([1, 0, 3, 1, 2, 1, 2, 0, 0, 0])
+    for repeat in (1, 100):
+        wide = logits.repeat_interleave(repeat, 1)
+        settings = {"reduction": "none", "label_smoothing": smoothing}
+        got = with_gradient(fusewheel.cross_entropy, wide, target * repeat, **settings)
+        want = with_gradient(functional.cross_entropy, wide.double(), target * repeat, **settings)
+        # Smoothing spreads 3e38 over all classes, which float32 cannot add up.
+        rows = [i for i in range(10) if smoothing == 0 or i not in (3, 4, 5)]
+        for a, b in zip(got, want, strict=True):
+            torch.testing.assert_close(a[rows], b[rows].float(), equal_nan=True)
+
+
+def test_nan_stays_in_its_row():
+    logits, target, _ = data(4, 507)
+    logits[1, 77] = math.nan
+    loss, gradient = with_gradient(fusewheel.cross_entropy, logits, target, reduction="none")
+    assert loss.isnan().tolist() == [False, True, False, False]
+    assert gradient.isnan().all(-1).tolist() == [False, True, False, False]
+    assert gradient.isnan().any(-1).tolist() == [False, True, False, False]
+
+
+def test_a_target_that_is_no_class():
+    logits, target, _ = data(5, 7)
+    emulated = any(b.facts.get("cuda") == "emulated" for b in fusewheel.backends())
+    for wrong in (7, -1, 2**40, -(2**40)):
+        target[3] = wrong
+        if emulated:
+            loss, gradient = with_gradient(
+                fusewheel.cross_entropy, logits, target, reduction="none"
+            )
+            assert loss.isnan().tolist() == [i == 3 for i in range(5)]
+            assert gradient.isnan().all(-1).tolist() == [i == 3 for i in range(5)]
+            continue
+        with pytest.raises(RuntimeError, match=rf"7 classes.*got {wrong} in row 3"):
+            fusewheel.cross_entropy(logits, target)
+
+
+def test_the_layout_of_the_logits_does_not_matter(dtype: torch.dtype):
+    logits, target, _ = data(8, 33, dtype)
+    want = with_gradient(fusewheel.cross_entropy, logits, target)
+    padded = torch.full((8, 48), math.nan, dtype=dtype)
+    padded[:, 3:36] = logits
+    for view in (padded[:, 3:36], logits.t().contiguous().t()):
+        got = with_gradient(fusewheel.cross_entropy, view, target)
+        assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+
+
+def test_the_capped_logit_of_a_single_class_is_its_logsumexp():
+    """Hence tanh is seen through it: within two units in the last place, specials right."""
+    x = torch.cat([torch.randn(1_000_000) * 10.0**e for e in (-6, -3, 0, 1)])
+    specials = [math.inf, -math.inf, math.nan, 0.0, 1e-45, -1e-45, 1e-39, 3e38, -3e38]
+    x = torch.cat([x, torch.tensor(specials)]).unsqueeze(-1)
+    target = torch.zeros(len(x), dtype=torch.int64)
+    call = torch.ops.fusewheel.cross_entropy
+    got = call(x, target, None, -100, 0.0, 0.0, 1.0, False)[1].double()
+    exact = x.squeeze(-1).double().tanh()
+    torch.testing.assert_close(got[-9:], exact[-9:], equal_nan=True, rtol=1e-7, atol=1e-45)
+    got, exact = got[:-9], exact[:-9]
+    spacing = torch.exp2(torch.floor(torch.log2(exact.abs().clamp(min=2.0**-126)))) * 2.0**-23
+    assert ((got - exact).abs() / spacing).max() < 2
+
+
+def test_second_derivatives_through_the_public_function():
+    logits, target, weight = data(4, 6, torch.float64)
+    target[1] = -100
+
+    def loss(x, w):
+        return fusewheel.cross_entropy(x, target, w, -100, "mean", 0.1, 0.01, 2.0)
+
+    inputs = (logits.requires_grad_(), weight.requires_grad_())
+    assert torch.autograd.gradcheck(loss, inputs)
+    assert torch.autograd.gradgradcheck(loss, inputs)
+
+
+@pytest.mark.parametrize("grad", [True, False], ids=["training", "inference"])
+def test_compiles_in_one_graph(grad: bool):
+    logits, target, _ = data(16, 507)
+
+    def loss(x, t):
+        return fusewheel.cross_entropy(x * 2, t, None, -100, "mean", 0.1)
+
+    compiled = torch.compile(loss, fullgraph=True)
+    logits.requires_grad_(grad)
+    torch.testing.assert_close(compiled(logits, target), loss(logits, target))
+    if grad:
+        want = torch.autograd.grad(loss(logits, target), logits)
+        torch.testing.assert_close(torch.autograd.grad(compiled(logits, target), logits), want)
+
+
+def test_no_gradient_is_computed_that_nobody_wants():
+    call = torch.ops.fusewheel.cross_entropy
+    logits, target, _ = data(4, 5)
+    assert call(logits, target, None, -100, 0.0, 0.0, 0.0, False)[2].shape == (0,)
+    # A graph is still right: the reference's gradient then.
+    leaf = logits.requires_grad_()
+    loss = call(leaf, target, None, -100, 0.0, 0.0, 0.0, False)[0]
+    got = torch.autograd.grad(loss.sum(), leaf)
+    want = torch.autograd.grad(functional.cross_entropy(leaf, target, reduction="sum"), leaf)
+    torch.testing.assert_close(got, want)
+
+
+def test_probabilities_run_pytorchs_own_function():
+    logits, target = torch.randn(4, 5), torch.softmax(torch.randn(4, 5), -1)
+    got = fusewheel.cross_entropy(logits, target, label_smoothing=0.1)
+    assert torch.equal(got, functional.cross_entropy(logits, target, label_smoothing=0.1))
+    for settings in ({"z_loss": 0.1}, {"softcap": 1.0}):
+        with pytest.raises(ValueError, match="must be 0 where target holds probabilities"):
+            fusewheel.cross_entropy(logits, target, **settings)
+
+
+def test_unknown_reduction_is_refused():
+    with pytest.raises(ValueError, match="reduction must be 'none', 'mean' or 'sum', got 'max'"):
+        fusewheel.cross_entropy(torch.ones(2, 3), torch.zeros(2).long(), reduction="max")
