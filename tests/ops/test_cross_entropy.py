@@ -7,7 +7,6 @@ from oracle import assert_as_good_as_eager
 from torch.nn import functional
 
 
-
 def data(rows: int, classes: int, dtype: torch.dtype = torch.float32, scale: float = 1.0):
     generator = torch.Generator().manual_seed(rows + classes)
     logits = torch.randn(rows, classes, generator=generator) * scale
@@ -37,9 +36,7 @@ def test_like_torch(dtype: torch.dtype, reduction: str):
     target[[2, 5]] = -100
     for smoothing in (0.0, 0.1, 1.0):
         for gains in (None, weight):
-            assert_like_torch(
-                logits, target, gains, reduction=reduction, label_smoothing=smoothing
-            )
+            assert_like_torch(logits, target, gains, reduction=reduction, label_smoothing=smoothing)
     assert_like_torch(logits, target.clamp(min=0), weight, reduction=reduction, ignore_index=3)
 
 

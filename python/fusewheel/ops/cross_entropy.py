@@ -144,8 +144,10 @@ def _fake(
     torch._check(logits.dim() == 2, lambda: "cross_entropy: logits must have shape [rows, classes]")
     torch._check(
         target.shape == logits.shape[:1],
-        lambda: f"cross_entropy: target must have shape {list(logits.shape[:1])}, "
-        f"got {list(target.shape)}",
+        lambda: (
+            f"cross_entropy: target must have shape {list(logits.shape[:1])}, "
+            f"got {list(target.shape)}"
+        ),
     )
     wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
     loss, lse = (logits.new_empty(logits.shape[:1], dtype=wide) for _ in range(2))
@@ -181,7 +183,8 @@ def _targets(make: Make, rows: int, classes: int, ignored: Sequence[int] = ()) -
 
 def _samples(make: Make) -> Iterator[Arguments]:
     def call(logits: Tensor, *settings: Any, ignored: Sequence[int] = ()) -> Arguments:
-        return logits, _targets(make, *logits.shape, ignored), *settings
+        rows, classes = logits.shape
+        return logits, _targets(make, rows, classes, ignored), *settings
 
     yield call(make(5, 7), None, -100, 0.0, 0.0, 0.0, True)
     yield call(make(4, 9), make(9), -100, 0.1, 0.01, 2.0, True, ignored=(1, 3))
@@ -206,7 +209,9 @@ def _benchmarks(make: Make) -> Iterator[tuple[str, Arguments]]:
 def _bad_inputs(make: Make) -> Iterator[BadInput]:
     x, target, rest = make(4, 8), _targets(make, 4, 8), (-100, 0.0, 0.0, 0.0, True)
     yield BadInput((x.to(torch.int32), target, None, *rest), "logits must be float32.*got int32")
-    yield BadInput((make(2, 2, 2), target, None, *rest), r"logits must have shape \[rows, classes\]")
+    yield BadInput(
+        (make(2, 2, 2), target, None, *rest), r"logits must have shape \[rows, classes\]"
+    )
     yield BadInput((make(4, 0), target, None, *rest), "at least one class")
     yield BadInput((x, target.to(torch.int32), None, *rest), "target must be int64, got int32")
     yield BadInput((x, target[:3], None, *rest), r"target must have shape \[4\].*got \[3\]")
