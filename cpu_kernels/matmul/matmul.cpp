@@ -17,24 +17,30 @@ bool is_few(const MatmulArgs& args) {
   return !args.transposed && args.m <= kFewRows && args.dtype != Dtype::kFloat64;
 }
 
-template <typename A, typename T>
+// Adds the bias to sums and rounds them to y.
+template <typename A>
 void finish(const MatmulArgs& args, const A* sums, int64_t stride, int64_t row, int64_t rows,
             int64_t column, int64_t columns) {
   const A* bias = static_cast<const A*>(args.bias);
-  for (int64_t i = 0; i < rows; ++i) {
-    T* y = static_cast<T*>(args.y) + (row + i) * args.n + column;
-    for_each_vector<A>(columns, [&](int64_t j, int64_t live) {
-      Vec<A> value = load(sums + i * stride + j, live);
-      if (bias != nullptr) {
-        value += load(bias + column + j, live);
+  for_dtype(args.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (sizeof(Accumulate<T>) == sizeof(A)) {
+      for (int64_t i = 0; i < rows; ++i) {
+        T* y = static_cast<T*>(args.y) + (row + i) * args.n + column;
+        for_each_vector<A>(columns, [&](int64_t j, int64_t live) {
+          Vec<A> value = load(sums + i * stride + j, live);
+          if (bias != nullptr) {
+            value += load(bias + column + j, live);
+          }
+          store(y + j, value, live);
+        });
       }
-      store(y + j, value, live);
-    });
-  }
+    }
+  });
 }
 
 // Columns [column, column + columns) of y for rows [row, row + rows) of a, through packed panels.
-template <typename A, typename T>
+template <typename A>
 void block(const MatmulArgs& args, int64_t row, int64_t rows, int64_t column, int64_t columns,
            A* scratch) {
   constexpr int width = kPanel<A>;
@@ -65,13 +71,12 @@ void block(const MatmulArgs& args, int64_t row, int64_t rows, int64_t column, in
   if (args.k == 0) {
     __builtin_memset(sums, 0, static_cast<size_t>(rows * kBlockColumns) * sizeof(A));
   }
-  finish<A, T>(args, sums, kBlockColumns, row, rows, column, columns);
+  finish<A>(args, sums, kBlockColumns, row, rows, column, columns);
 }
 
 // Units [begin, end), those of one block of rows after those of the one before.
-template <typename T>
+template <typename A>
 void units(const MatmulArgs& args, int64_t begin, int64_t end, void* scratch) {
-  using A = Accumulate<T>;
   const int64_t across = (args.n + kUnit - 1) / kUnit;
   while (begin < end) {
     const int64_t row = begin / across * kBlockRows;
@@ -82,7 +87,7 @@ void units(const MatmulArgs& args, int64_t begin, int64_t end, void* scratch) {
     taken = taken < kBlockColumns / kUnit ? taken : kBlockColumns / kUnit;
     const int64_t columns =
         args.n - column < taken * kUnit ? args.n - column : taken * kUnit;
-    block<A, T>(args, row, rows, column, columns, static_cast<A*>(scratch));
+    block<A>(args, row, rows, column, columns, static_cast<A*>(scratch));
     begin += taken;
   }
 }
@@ -129,19 +134,17 @@ MatmulPlan matmul_plan(const MatmulArgs& args) {
 }
 
 void matmul_tasks(const MatmulArgs& args, int64_t begin, int64_t end, void* scratch) {
+  if (args.dtype == Dtype::kFloat64) {
+    return units<double>(args, begin, end, scratch);
+  }
+  if (!is_few(args)) {
+    return units<float>(args, begin, end, scratch);
+  }
   const int64_t last = end * kUnit < args.n ? end * kUnit : args.n;
-  for_dtype(args.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    if constexpr (sizeof(Accumulate<T>) == sizeof(float)) {
-      if (is_few(args)) {
-        return few_rows(args, begin * kUnit, last, static_cast<float*>(scratch),
-                        [&](const float* sums, int64_t column, int64_t columns) {
-                          finish<float, T>(args, sums, kUnit, 0, args.m, column, columns);
-                        });
-      }
-    }
-    units<T>(args, begin, end, scratch);
-  });
+  few_rows(args, begin * kUnit, last, static_cast<float*>(scratch),
+           [&](const float* sums, int64_t column, int64_t columns) {
+             finish<float>(args, sums, kUnit, 0, args.m, column, columns);
+           });
 }
 
 void widen_rows(const WidenArgs& args, int64_t begin, int64_t end) {
