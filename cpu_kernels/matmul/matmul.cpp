@@ -156,7 +156,6 @@ void widen_rows(const WidenArgs& args, int64_t begin, int64_t end) {
 }
 
 void round_rows(const RoundArgs& args, int64_t begin, int64_t end) {
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   for (int64_t row = begin; row < end; ++row) {
     for (int64_t k = 0; k < args.columns; k += args.group_size) {
       const float* from = args.from + row * args.stride + k;
@@ -176,8 +175,12 @@ void round_rows(const RoundArgs& args, int64_t begin, int64_t end) {
       const float inverse = 127 / amax > 3.4028235e38f ? 0 : 127 / amax;
       const float step = amax / 127;
       for_each_vector<float>(size, [&](int64_t i, int64_t live) {
-        const Vec<float> code = load(from + i, live) * inverse;
-        store(to + i, (code + kRound - kRound) * step, live);
+        // Not by adding a large number: fused with the product, that would round other ties.
+        Vec<float> code = load(from + i, live) * inverse;
+        for (int lane = 0; lane < kLanes<float>; ++lane) {
+          code[lane] = __builtin_nearbyintf(code[lane]);
+        }
+        store(to + i, code * step, live);
       });
     }
   }
