@@ -131,7 +131,9 @@ def test_the_layout_of_the_logits_does_not_matter(dtype: torch.dtype):
 
 
 def test_the_capped_logit_of_a_single_class_is_its_logsumexp():
-    """Hence tanh is seen through it: within two units in the last place, specials right."""
+    """Hence tanh is seen through it: within two units in the last place (the bound of
+    CUDA's tanhf too) and one for the scaling and its sum, specials right.
+    """
     x = torch.cat([torch.randn(1_000_000) * 10.0**e for e in (-6, -3, 0, 1)])
     specials = [math.inf, -math.inf, math.nan, 0.0, 1e-45, -1e-45, 1e-39, 3e38, -3e38]
     x = torch.cat([x, torch.tensor(specials)]).unsqueeze(-1)
@@ -142,7 +144,7 @@ def test_the_capped_logit_of_a_single_class_is_its_logsumexp():
     torch.testing.assert_close(got[-9:], exact[-9:], equal_nan=True, rtol=1e-7, atol=1e-45)
     got, exact = got[:-9], exact[:-9]
     spacing = torch.exp2(torch.floor(torch.log2(exact.abs().clamp(min=2.0**-126)))) * 2.0**-23
-    assert ((got - exact).abs() / spacing).max() < 2
+    assert ((got - exact).abs() / spacing).max() < 3
 
 
 def test_second_derivatives_through_the_public_function():
