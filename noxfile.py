@@ -104,10 +104,11 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Time every operator against eager and Inductor: `-- --help` shows the options."""
+    """Time the operators against PyTorch: `-- --help` shows the options."""
     wheels = _build(session)
-    session.install(TORCH, "numpy", *_local(wheels, "fusewheel", "fusewheel-cpu"))
-    _as_user(session, str(ROOT / "tests" / "benchmarks" / "operators.py"), *session.posargs)
+    session.install(TORCH, "numpy", "matplotlib", *_local(wheels, "fusewheel", "fusewheel-cpu"))
+    folder = str(ROOT / "tests")
+    session.run("python", "-m", "benchmarks", *session.posargs, env={"PYTHONPATH": folder})
 
 
 def _build(session: nox.Session) -> dict[str, Path]:

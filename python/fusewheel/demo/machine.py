@@ -1,4 +1,4 @@
-"""The machine and the versions as a worker process sees them."""
+"""The machine and the versions as a process sees them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ from typing import Any
 
 
 def facts() -> dict[str, Any]:
-    """What the heading of the report says."""
-    import torch
+    """What the heading of the demo's report says."""
     import transformers
+
+    return hardware() | {"transformers": transformers.__version__}
+
+
+def hardware() -> dict[str, Any]:
+    """What any figure taken here depends on; the benchmark says it too."""
+    import torch
 
     return {
         "cpu": _cpu_name(),
@@ -19,7 +25,6 @@ def facts() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
         "torch": torch.__version__,
-        "transformers": transformers.__version__,
         "python": platform.python_version(),
     }
 

@@ -1,0 +1,204 @@
+"""Linear layers in every format of the weight against PyTorch's, the weight coming from memory.
+
+In a model of many layers a weight has left the cache when its turn comes again. So each call takes
+the next of several copies, which together are larger than the private caches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from benchmarks.goals import BF16, FP32, READ, judged
+from benchmarks.results import Cell, mean_ratio
+from benchmarks.tables import Column, Panels, Table, wrapped
+from benchmarks.timing import measure, reader
+from fusewheel.quantization import quantize_int4, quantize_int8
+from torch import Tensor
+from torch.nn import functional as F
+
+ops = torch.ops.fusewheel
+GROUP_SIZE = 32
+
+# What lies in memory for a weight.
+STORED: dict[str, Callable[[Tensor], tuple[Any, ...]]] = {
+    "float32": lambda weight: (weight,),
+    "bfloat16": lambda weight: (weight.bfloat16(),),
+    "int8": lambda weight: tuple(quantize_int8(weight)),
+    "int4": lambda weight: tuple(quantize_int4(weight, GROUP_SIZE)),
+}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One competitor: dtype of x, format of the weight, and what multiplies them."""
+
+    dtype: str
+    stored: str
+    call: Callable[..., Tensor]
+
+
+LAYERS: dict[str, Layer] = {
+    FP32: Layer("float32", "float32", F.linear),
+    BF16: Layer("bfloat16", "bfloat16", F.linear),
+    "linear bf16": Layer("bfloat16", "bfloat16", lambda x, w: ops.linear(x, w, None)),
+    "linear fp32 x bf16": Layer("float32", "bfloat16", lambda x, w: ops.linear(x, w, None)),
+    "linear_int8": Layer("float32", "int8", lambda x, *w: ops.linear_int8(x, *w, None, False)),
+    "linear_int8 dynamic": Layer(
+        "float32", "int8", lambda x, *w: ops.linear_int8(x, *w, None, True)
+    ),
+    "linear_int4": Layer("float32", "int4", lambda x, *w: ops.linear_int4(x, *w, None, False)),
+    "linear_int4 dynamic": Layer(
+        "float32", "int4", lambda x, *w: ops.linear_int4(x, *w, None, True)
+    ),
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(threads=[2])
+    parser.add_argument(
+        "--shapes",
+        nargs="*",
+        type=_shape,
+        default=[(2048, 2048), (576, 1536), (2048, 8192)],
+        metavar="NxK",
+        help="out x in features (default: 2048x2048 576x1536 2048x8192)",
+    )
+    parser.add_argument(
+        "--rows", nargs="*", type=int, default=[1, 4, 16, 64, 256], help="rows of x"
+    )
+    parser.add_argument(
+        "--megabytes", type=int, default=64, help="at least so much are all copies of a weight"
+    )
+
+
+def _shape(text: str) -> tuple[int, int]:
+    outputs, inputs = map(int, text.split("x"))
+    return outputs, inputs
+
+
+def cells(options: argparse.Namespace) -> Iterator[Cell]:
+    total = options.megabytes * 10**6
+    for threads in options.threads:
+        torch.set_num_threads(threads)
+        read = reader(total)
+        for outputs, inputs in options.shapes:
+            weight = torch.randn(outputs, inputs) / inputs**0.5
+            copies = {name: _copies(store(weight), total) for name, store in STORED.items()}
+            for rows in options.rows:
+                x = torch.randn(rows, inputs)
+                with torch.no_grad():
+                    times = measure(
+                        {READ: read}
+                        | {name: _runner(k, x, copies[k.stored]) for name, k in LAYERS.items()},
+                        options.seconds,
+                    )
+                roof = times[READ] / total
+                for name, layer in LAYERS.items():
+                    yield _cell(name, layer, times, rows, weight.shape, roof, copies)
+
+
+def _copies(stored: tuple[Any, ...], total: int) -> list[tuple[Any, ...]]:
+    """The weight and as many clones as make up the bytes asked for."""
+    needed = -(-total // _bytes(stored))
+    return [stored] + [
+        tuple(part.clone() if isinstance(part, Tensor) else part for part in stored)
+        for _ in range(needed - 1)
+    ]
+
+
+def _bytes(stored: tuple[Any, ...]) -> int:
+    return sum(part.nbytes for part in stored if isinstance(part, Tensor))
+
+
+def _runner(layer: Layer, x: Tensor, copies: list[tuple[Any, ...]]) -> Callable[[], Tensor]:
+    x = x.to(getattr(torch, layer.dtype))
+    weights = itertools.cycle(copies)
+    return lambda: layer.call(x, *next(weights))
+
+
+def _cell(
+    name: str,
+    layer: Layer,
+    times: dict[str, float],
+    rows: int,
+    shape: Sequence[int],
+    seconds_per_byte: float,
+    copies: dict[str, list[tuple[Any, ...]]],
+) -> Cell:
+    outputs, inputs = shape
+    roof = _bytes(copies[layer.stored][0]) * seconds_per_byte
+    reached = {b: times[b] / times[name] for b in (FP32, BF16)} | {READ: roof / times[name]}
+    return Cell(
+        name=name,
+        case=f"{rows}x{inputs}x{outputs}",
+        dtype=layer.dtype,
+        threads=torch.get_num_threads(),
+        direction="fwd",
+        seconds=times[name],
+        baselines={b: times[b] for b in (FP32, BF16)},
+        roof=roof,
+        flops=2 * rows * inputs * outputs,
+        goals=judged(name, rows, reached),
+    )
+
+
+def summary(measured: Sequence[Cell]) -> list[str]:
+    met = [met for cell in measured for met in cell.goals.values()]
+    return [f"goals met: {sum(met)} of {len(met)}"] if met else []
+
+
+def panels(measured: Sequence[Cell]) -> Panels:
+    """One of each shape and number of threads: speed relative to float32."""
+    found: Panels = {}
+    for cell in measured:
+        rows, _, shape = cell.case.partition("x")
+        panel = found.setdefault(f"{shape} against {FP32}, threads: {cell.threads}", {})
+        if cell.name != FP32:
+            panel.setdefault(f"M = {rows}", {})[cell.name] = mean_ratio([cell], FP32)
+    return found
+
+
+def notes(options: argparse.Namespace) -> str:
+    return wrapped(
+        "Medians of interleaved calls in one process. `case`: rows x in features x out features. "
+        f"Each call takes the next of several copies of the weight, {options.megabytes} MB or more "
+        "in every format, so that it finds the weight outside the private caches. "
+        f"4-bit weights have a group size of {GROUP_SIZE}, 8-bit ones a scale per out feature. "
+        "`x fp32` and `x bf16`: how many times as fast as `F.linear` in that dtype. `of read`: "
+        "the bytes of the weight per second, in parts of the read bandwidth, which is that of "
+        f"`torch.dot` over {4 * options.megabytes} MB, timed in turn with the rest. Goals are "
+        "those for a CPU without AVX-512."
+    )
+
+
+TABLE = Table(
+    title="Linear layers",
+    columns=(
+        Column("layer", -19, lambda cell: cell.name),
+        Column("case", -14, lambda cell: cell.case),
+        Column("x", -8, lambda cell: cell.dtype),
+        Column("threads", 7, lambda cell: str(cell.threads)),
+        Column("ms", 9, lambda cell: f"{cell.seconds * 1e3:.3f}"),
+        Column("GFLOP/s", 8, lambda cell: f"{cell.flops / cell.seconds / 1e9:.1f}"),
+        Column("x fp32", 6, lambda cell: f"{cell.ratio(FP32):.2f}"),
+        Column("x bf16", 6, lambda cell: f"{cell.ratio(BF16):.2f}"),
+        Column("of read", 7, lambda cell: f"{cell.of_roof:.0%}"),
+        Column(
+            "goals",
+            -1,
+            lambda cell: ", ".join(
+                f"{goal} {'met' if met else 'missed'}" for goal, met in cell.goals.items()
+            ),
+        ),
+    ),
+    notes=notes,
+    add_options=add_options,
+    cells=cells,
+    summary=summary,
+    panels=panels,
+)

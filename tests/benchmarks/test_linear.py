@@ -1,0 +1,67 @@
+"""What the linear table lets run, without the clock."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+import torch
+from benchmarks import linear
+from benchmarks.goals import BF16, FP32, READ
+
+
+@pytest.fixture
+def options():
+    return argparse.Namespace(
+        threads=[torch.get_num_threads()], shapes=[(64, 96)], rows=[1, 4], megabytes=1, seconds=0.0
+    )
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Every competitor runs once and takes what is written here."""
+    seconds = dict.fromkeys(linear.LAYERS, 0.001) | {FP32: 4e-3, BF16: 8e-3, READ: 1.0}
+
+    def measure(competitors, _):
+        for run in competitors.values():
+            run()
+        return {name: seconds[name] for name in competitors}
+
+    monkeypatch.setattr(linear, "measure", measure)
+    return seconds
+
+
+def test_every_layer_of_every_case(options, clock):
+    found = list(linear.cells(options))
+    assert [cell.name for cell in found] == 2 * list(linear.LAYERS)
+    assert {cell.case for cell in found} == {"1x96x64", "4x96x64"}
+    cell = next(c for c in found if c.name == "linear bf16" and c.case == "4x96x64")
+    assert cell.baselines == {FP32: 4e-3, BF16: 8e-3}
+    assert cell.flops == 2 * 4 * 96 * 64
+    # The buffer of 1 MB was read in a second.
+    assert cell.roof == pytest.approx(2 * 96 * 64 / 1e6)
+    assert cell.goals == {"4x bf16": True, "1x fp32": True}
+
+
+def test_copies_make_up_the_bytes_and_lie_apart():
+    copies = linear._copies(linear.STORED["int4"](torch.randn(64, 96)), 10**5)
+    size = 64 * 96 // 2 + 2 * 2 * 64 * 3
+    assert (len(copies) - 1) * size < 10**5 <= len(copies) * size
+    assert len({part.data_ptr() for copy in copies for part in copy[:3]}) == 3 * len(copies)
+    assert linear._copies((torch.zeros(9),), 1)[1:] == []
+
+
+@pytest.mark.parametrize("name", linear.LAYERS)
+def test_a_call_takes_the_next_copy(name):
+    layer = linear.LAYERS[name]
+    store = linear.STORED[layer.stored]
+    copies = [store(torch.ones(32, 64)), store(torch.zeros(32, 64))]
+    run = linear._runner(layer, torch.ones(4, 64), copies)
+    assert [bool(run().any()) for _ in range(4)] == [True, False, True, False]
+
+
+def test_the_chart_is_relative_to_float32(options, clock):
+    (panel,) = linear.panels(list(linear.cells(options))).values()
+    assert list(panel) == ["M = 1", "M = 4"]
+    assert panel["M = 1"]["linear_int8"] == pytest.approx(4.0)
+    assert FP32 not in panel["M = 1"]
