@@ -44,9 +44,10 @@ def environment(level: str | None) -> dict[str, str]:
 def _kernels() -> str:
     """The level that fusewheel's CPU kernels chose."""
     library = next(b.library for b in fusewheel.backends() if b.name == "cpu")
-    name = ctypes.CDLL(str(library)).fusewheel_cpu_isa
-    name.restype = ctypes.c_char_p
-    return name().decode()
+    function = ctypes.CDLL(str(library)).fusewheel_cpu_isa
+    function.restype = ctypes.c_char_p
+    name: bytes = function()
+    return name.decode()
 
 
 def _caches() -> dict[str, str]:

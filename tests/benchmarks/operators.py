@@ -15,7 +15,7 @@ import torch
 from benchmarks.results import Cell, mean_ratio
 from benchmarks.tables import Column, Panels, Table, wrapped
 from benchmarks.timing import copy_seconds_per_byte, measure
-from fusewheel._operator import Make, Operator
+from fusewheel._operator import Arguments, Make, Operator
 from torch import Tensor
 
 BASELINES = ("eager", "inductor")
@@ -41,9 +41,10 @@ def cells(options: argparse.Namespace) -> Iterator[Cell]:
 
 def _of_operator(operator: Operator, dtype: str, roof: float, seconds: float) -> Iterator[Cell]:
     make = Make(getattr(torch, dtype), requires_grad=True)
+    assert operator.benchmarks is not None
     for case, arguments in operator.benchmarks(make):
         torch._dynamo.reset()
-        functions = {
+        functions: dict[str, Callable[..., Any]] = {
             "fusewheel": operator.overload,
             "eager": operator.reference,
             "inductor": torch.compile(operator.reference, dynamic=False),
@@ -65,7 +66,7 @@ def _of_operator(operator: Operator, dtype: str, roof: float, seconds: float) ->
 
 
 def runner(
-    function: Callable[..., Any], operator: Operator, arguments: tuple, backward: bool
+    function: Callable[..., Any], operator: Operator, arguments: Arguments, backward: bool
 ) -> Callable[[], Any]:
     if not backward:
         inputs = tuple(a.detach() if isinstance(a, Tensor) else a for a in arguments)
@@ -87,7 +88,7 @@ def runner(
     return lambda: torch.autograd.grad(outputs(), leaves, seeds)
 
 
-def traffic(operator: Operator, arguments: tuple, backward: bool) -> int:
+def traffic(operator: Operator, arguments: Arguments, backward: bool) -> int:
     """Bytes that must move: inputs read and outputs written once; backward likewise."""
     tensors = [a for a in arguments if isinstance(a, Tensor)]
     result = operator.fake(*arguments)

@@ -52,6 +52,7 @@ def test_a_page_is_made_and_its_sections_replaced(tmp_path):
     insert(page, run(1.0), "first\n")
     insert(page, run(1.0, isa="avx2"), "avx2\n")
     assert page.read_text().startswith("# Benchmarks\n")
+    assert page.read_text().count("\n\n<!-- bench operators") == 2
     page.write_text(page.read_text() + "\nby hand\n")
     before = page.read_text()
     insert(page, run(1.0), "second\nof two lines\n")
