@@ -1,7 +1,7 @@
 """Linear layers in every format of the weight against PyTorch's, the weight coming from memory.
 
 In a model of many layers a weight has left the cache when its turn comes again. So each call takes
-the next of several copies, which together are larger than the private caches.
+the next of several copies, and the read bandwidth they are held to is that of as many bytes.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--rows", nargs="*", type=int, default=[1, 4, 16, 64, 256], help="rows of x"
     )
     parser.add_argument(
-        "--megabytes", type=int, default=64, help="at least so much are all copies of a weight"
+        "--megabytes", type=int, default=256, help="size of all copies of a weight together"
     )
 
 
@@ -167,12 +167,12 @@ def notes(options: argparse.Namespace) -> str:
     return wrapped(
         "Medians of interleaved calls in one process. `case`: rows x in features x out features. "
         f"Each call takes the next of several copies of the weight, {options.megabytes} MB or more "
-        "in every format, so that it finds the weight outside the private caches. "
-        f"4-bit weights have a group size of {GROUP_SIZE}, 8-bit ones a scale per out feature. "
-        "`x fp32` and `x bf16`: how many times as fast as `F.linear` in that dtype. `of read`: "
-        "the bytes of the weight per second, in parts of the read bandwidth, which is that of "
-        f"`torch.dot` over {4 * options.megabytes} MB, timed in turn with the rest. Goals are "
-        "those for a CPU without AVX-512."
+        "in every format, so that it does not find the weight in a cache of that size. 4-bit "
+        f"weights have a group size of {GROUP_SIZE}, 8-bit ones a scale per out feature. `x fp32` "
+        "and `x bf16`: how many times as fast as `F.linear` in that dtype. `of read`: the bytes of "
+        "the weight per second, in parts of the read bandwidth, which is that of `torch.dot` over "
+        f"{options.megabytes} MB, timed in turn with the rest. Goals are those for a CPU "
+        "without AVX-512."
     )
 
 
