@@ -7,7 +7,7 @@ from benchmarks import cli, results
 from benchmarks.examples import run
 
 
-def test_the_command_in_contributing(tmp_path):
+def test_the_command_in_contributing():
     options = cli.parse(["--operators", "rms_norm", "--dtypes", "float32", "--threads", "1", "2"])
     assert (options.table, options.operators, options.threads) == (
         "operators",
