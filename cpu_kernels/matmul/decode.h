@@ -11,6 +11,14 @@ namespace fusewheel::FUSEWHEEL_ISA {
 constexpr int64_t kStretch = 1024;
 constexpr int64_t kMostGroups = kStretch / kInt4Block + 1;
 
+// Asks for the cache lines of bytes [begin, begin + count).
+FUSEWHEEL_INLINE void prefetch(const void* from, int64_t begin, int64_t count) {
+  constexpr int64_t line = 64;
+  for (int64_t i = 0; i < count; i += line) {
+    __builtin_prefetch(static_cast<const char*>(from) + begin + i);
+  }
+}
+
 // `count` numbers of any floating dtype.
 template <typename A>
 FUSEWHEEL_INLINE void widen_all(Dtype dtype, const void* from, int64_t begin, int64_t count, A* to) {
@@ -32,7 +40,7 @@ FUSEWHEEL_INLINE void widen_all(Dtype dtype, const void* from, int64_t begin, in
 
 typedef int8_t Codes8 __attribute__((vector_size(kLanes<float>)));
 typedef uint8_t Nibbles8 __attribute__((vector_size(kLanes<float>)));
-typedef int32_t Integers __attribute__((vector_size(kBytes)));
+using Integers = VecOf<float>::integer;
 
 // One vector of codes as floats.
 FUSEWHEEL_INLINE Vec<float> from_codes(Integers codes) {

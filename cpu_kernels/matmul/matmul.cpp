@@ -2,6 +2,7 @@
 
 #include "matmul.h"
 
+#include "integer.h"
 #include "panel.h"
 #include "rows.h"
 
@@ -14,7 +15,8 @@ constexpr int64_t kBlockRows = 480;
 constexpr int64_t kBlockColumns = kBytes == 64 ? 128 : 64;
 
 bool is_few(const MatmulArgs& args) {
-  return !args.transposed && args.m <= kFewRows && args.dtype != Dtype::kFloat64;
+  return !args.transposed && args.m <= kFewRows && args.k > 0 &&
+         args.rounded.codes == nullptr && args.dtype != Dtype::kFloat64;
 }
 
 // Adds the bias to sums and rounds them to y.
@@ -92,6 +94,23 @@ void units(const MatmulArgs& args, int64_t begin, int64_t end, void* scratch) {
   }
 }
 
+#if defined(__AVX2__)
+// Units [begin, end) of rounded activations.
+void integer_units(const MatmulArgs& args, int64_t begin, int64_t end, void* scratch) {
+  CodePanel* panels = static_cast<CodePanel*>(scratch);
+  float* sums = reinterpret_cast<float*>(panels + kCodePanels);
+  const int64_t across = (args.n + kUnit - 1) / kUnit;
+  for (int64_t unit = begin; unit < end; ++unit) {
+    const int64_t row = unit / across * kBlockRows;
+    const int64_t rows = args.m - row < kBlockRows ? args.m - row : kBlockRows;
+    const int64_t column = unit % across * kUnit;
+    const int64_t columns = args.n - column < kUnit ? args.n - column : kUnit;
+    integer_block(args, row, rows, column, columns, panels, sums, kUnit);
+    finish<float>(args, sums, kUnit, row, rows, column, columns);
+  }
+}
+#endif
+
 template <typename A>
 void widen_as(const WidenArgs& args, int64_t begin, int64_t end) {
   A* to = static_cast<A*>(args.to);
@@ -125,9 +144,15 @@ void widen_as(const WidenArgs& args, int64_t begin, int64_t end) {
 MatmulPlan matmul_plan(const MatmulArgs& args) {
   const int64_t across = (args.n + kUnit - 1) / kUnit;
   if (is_few(args)) {
-    return {across, few_scratch(args)};
+    return {across, few_scratch(args) * static_cast<int64_t>(sizeof(float))};
   }
   const int64_t rows = args.m < kBlockRows ? args.m : kBlockRows;
+#if defined(__AVX2__)
+  if (args.rounded.codes != nullptr) {
+    return {across * ((args.m + kBlockRows - 1) / kBlockRows),
+            static_cast<int64_t>(kCodePanels * sizeof(CodePanel) + sizeof(float) * rows * kUnit)};
+  }
+#endif
   const int64_t bytes = args.dtype == Dtype::kFloat64 ? sizeof(double) : sizeof(float);
   return {across * ((args.m + kBlockRows - 1) / kBlockRows),
           (kBlockColumns * kDepth + rows * kBlockColumns) * bytes};
@@ -137,6 +162,11 @@ void matmul_tasks(const MatmulArgs& args, int64_t begin, int64_t end, void* scra
   if (args.dtype == Dtype::kFloat64) {
     return units<double>(args, begin, end, scratch);
   }
+#if defined(__AVX2__)
+  if (args.rounded.codes != nullptr) {
+    return integer_units(args, begin, end, scratch);
+  }
+#endif
   if (!is_few(args)) {
     return units<float>(args, begin, end, scratch);
   }
@@ -185,6 +215,26 @@ void round_rows(const RoundArgs& args, int64_t begin, int64_t end) {
     }
   }
 }
+
+#if defined(__AVX2__)
+
+bool has_integer_products() { return true; }
+
+void code_rows(const CodeArgs& args, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t block = row * args.blocks;
+    round_codes(args.from + row * args.stride, args.blocks, args.codes + block * kInt4Block,
+                args.steps + block, args.sums + block);
+  }
+}
+
+#else
+
+bool has_integer_products() { return false; }
+
+void code_rows(const CodeArgs&, int64_t, int64_t) {}
+
+#endif
 
 }  // namespace fusewheel::FUSEWHEEL_ISA
 
@@ -243,6 +293,34 @@ Rows round(const Rows& rows, int64_t group_size) {
   return {to, rows.count, rows.size, rows.size};
 }
 
+// Rounded rows and the memory that holds them.
+struct Coded {
+  Tensor codes;
+  Tensor steps;
+  Tensor sums;
+  RoundedRows rows;
+
+  explicit Coded(const Rows& from)
+      : codes(empty(from, ScalarType::Char, 1)),
+        steps(empty(from, ScalarType::Float, kInt4Block)),
+        sums(empty(from, ScalarType::Float, kInt4Block)) {
+    int8_t* to = static_cast<int8_t*>(codes.mutable_data_ptr());
+    float* step = static_cast<float*>(steps.mutable_data_ptr());
+    float* sum = static_cast<float*>(sums.mutable_data_ptr());
+    rows = {to, step, sum, from.size / kInt4Block};
+    const CodeArgs args{static_cast<const float*>(from.tensor.const_data_ptr()), from.stride,
+                        rows.blocks, to, step, sum};
+    const auto all = FUSEWHEEL_SELECT(code_rows);
+    parallel_for(from.count, kGrain / std::max<int64_t>(from.size, 1) + 1,
+                 [&](int64_t begin, int64_t end) { all(args, begin, end); });
+  }
+
+  static Tensor empty(const Rows& from, ScalarType type, int64_t block) {
+    const int64_t sizes[] = {from.count, from.size / block};
+    return empty_contiguous({sizes, 2}, type, from.tensor);
+  }
+};
+
 void run(MatmulArgs args) {
   if (args.m == 0 || args.n == 0) {
     return;
@@ -261,22 +339,31 @@ void run(MatmulArgs args) {
 void matmul(const Rows& x, const LinearWeight& weight, const std::optional<Tensor>& bias, Tensor& y,
             int64_t group_size) {
   Rows a = widen(x, is_wide(y));
-  if (group_size > 0 && !is_wide(y)) {
+  const bool rounds = group_size > 0 && !is_wide(y);
+  const bool integers = rounds && weight.kind == WeightKind::kInt4 && weight.columns > 0 &&
+                        FUSEWHEEL_SELECT(has_integer_products)();
+  if (rounds && !integers) {
     a = round(a, group_size);
   }
   std::optional<Rows> offset;
   if (bias.has_value()) {
     offset = widen({*bias, 1, weight.rows, weight.rows}, is_wide(y));
   }
-  run({a.tensor.const_data_ptr(), a.stride, x.count, weight.rows, weight.columns, weight, false,
-       offset.has_value() ? offset->tensor.const_data_ptr() : nullptr, y.mutable_data_ptr(),
-       dtype_of(y)});
+  MatmulArgs args{a.tensor.const_data_ptr(), a.stride, x.count, weight.rows, weight.columns, weight,
+                  false, offset.has_value() ? offset->tensor.const_data_ptr() : nullptr,
+                  y.mutable_data_ptr(), dtype_of(y), integers, {}};
+  if (!integers || x.count == 1) {
+    return run(args);
+  }
+  const Coded coded(a);
+  args.rounded = coded.rows;
+  run(args);
 }
 
 void matmul_transposed(const Rows& grad, const LinearWeight& weight, Tensor& y) {
   const Rows a = widen(grad, is_wide(y));
   run({a.tensor.const_data_ptr(), a.stride, grad.count, weight.columns, weight.rows, weight, true,
-       nullptr, y.mutable_data_ptr(), dtype_of(y)});
+       nullptr, y.mutable_data_ptr(), dtype_of(y), false, {}});
 }
 
 void matmul_gradient(const Rows& grad, const Rows& x, Tensor& y) {
@@ -289,7 +376,7 @@ void matmul_gradient(const Rows& grad, const Rows& x, Tensor& y) {
   weight.columns = x.size;
   weight.stride = x.stride;
   run({a.tensor.const_data_ptr(), a.stride, grad.size, x.size, x.count, weight, true, nullptr,
-       y.mutable_data_ptr(), dtype_of(y)});
+       y.mutable_data_ptr(), dtype_of(y), false, {}});
 }
 
 }  // namespace fusewheel

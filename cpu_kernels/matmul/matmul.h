@@ -2,8 +2,10 @@
 // stored, in any precision, and widened on the way to the registers; sums are float32 (float64 where
 // y is). Nothing derived from a weight outlives a call, so nothing can go stale.
 //
-//   few rows of a   dot products along the rows of the weight   rows.h, codes.h
+//   one row of a    the weight streams past it                  one_row.h: streams.h, digits.h
+//   few             dot products along the rows of the weight   rows.h
 //   many            packed panels and a register tile           panel.h, tile.h
+//   rounded         likewise, in integers                       integer.h
 #pragma once
 
 #include <fusewheel/linear.h>
@@ -11,6 +13,14 @@
 #include "../isa.h"
 
 namespace fusewheel {
+
+// Rows of activations in steps of their blocks of kInt4Block elements.
+struct RoundedRows {
+  const int8_t* codes;  // [m, k]
+  const float* steps;   // [m, blocks]
+  const float* sums;    // likewise: of the rounded activations
+  int64_t blocks;
+};
 
 struct MatmulArgs {
   const void* a;  // [m, k] in the accumulation type
@@ -23,6 +33,8 @@ struct MatmulArgs {
   const void* bias;  // [n] in the accumulation type, or none
   void* y;           // [m, n], contiguous
   Dtype dtype;       // of y
+  bool dynamic;      // a is to be rounded to int8 by blocks and multiplied as integers
+  RoundedRows rounded;  // a that was; no codes otherwise
 };
 
 // How the work divides into tasks, and what memory a thread needs for one.
@@ -52,19 +64,32 @@ struct RoundArgs {
   float* to;  // contiguous
 };
 
+// Likewise by blocks of kInt4Block, as integers.
+struct CodeArgs {
+  const float* from;
+  int64_t stride;
+  int64_t blocks;  // of a row
+  int8_t* codes;
+  float* steps;
+  float* sums;
+};
+
 }  // namespace fusewheel
 
 FUSEWHEEL_DECLARE(MatmulPlan matmul_plan(const MatmulArgs&));
 FUSEWHEEL_DECLARE(void matmul_tasks(const MatmulArgs&, int64_t begin, int64_t end, void* scratch));
 FUSEWHEEL_DECLARE(void widen_rows(const WidenArgs&, int64_t begin, int64_t end));
 FUSEWHEEL_DECLARE(void round_rows(const RoundArgs&, int64_t begin, int64_t end));
+// Whether this level multiplies integers; where not, rounded activations stay floats.
+FUSEWHEEL_DECLARE(bool has_integer_products());
+FUSEWHEEL_DECLARE(void code_rows(const CodeArgs&, int64_t begin, int64_t end));
 
 #if FUSEWHEEL_GLUE
 
 namespace fusewheel {
 
 // x [rows] @ weight^T + bias -> y, on all threads. With a `group_size`, x is rounded to int8 by
-// groups of that many (float64 never is).
+// groups of that many (float64 never is): kInt4Block for 4-bit codes.
 void matmul(const Rows& x, const LinearWeight& weight, const std::optional<Tensor>& bias, Tensor& y,
             int64_t group_size = 0);
 

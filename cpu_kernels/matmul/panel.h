@@ -1,6 +1,7 @@
 // Panels of a weight: kPanel columns side by side, one element of each per step of k.
 #pragma once
 
+#include "../simd/transpose.h"
 #include "decode.h"
 #include "tile.h"
 
@@ -8,31 +9,6 @@ namespace fusewheel::FUSEWHEEL_ISA {
 
 // Steps of k in a panel: with kPanel columns it fits the first-level cache.
 constexpr int64_t kDepth = 384;
-
-// Exchanges the off-diagonal blocks of `width`, then of half that: Eklundh's transposition.
-template <typename A, int width = kLanes<A> / 2>
-FUSEWHEEL_INLINE void transpose(Vec<A>* rows) {
-  if constexpr (width > 0) {
-    using Integer = typename VecOf<A>::integer;
-    constexpr int lanes = kLanes<A>;
-    Integer low;
-    Integer high;
-    for (int lane = 0; lane < lanes; ++lane) {
-      low[lane] = (lane & width) == 0 ? lane : lane - width + lanes;
-      high[lane] = (lane & width) == 0 ? lane + width : lane + lanes;
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < lanes; ++i) {
-      if ((i & width) == 0) {
-        const Vec<A> a = rows[i];
-        const Vec<A> b = rows[i + width];
-        rows[i] = __builtin_shuffle(a, b, low);
-        rows[i + width] = __builtin_shuffle(a, b, high);
-      }
-    }
-    transpose<A, width / 2>(rows);
-  }
-}
 
 // Columns are rows of the weight: decoded along k, then turned. Columns past `live` are zeros.
 template <typename A>

@@ -1,38 +1,53 @@
 // Few rows of a: dot products along the rows of the weight, which is then read once and not packed.
 #pragma once
 
-#include "codes.h"
-#include "matmul.h"
+#include "../simd/transpose.h"
+#include "one_row.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
-// A task is this many columns of y: a whole number of panels, of tiles and of 4-bit blocks.
+// A task is this many columns of y: a whole number of panels and of vectors.
 constexpr int64_t kUnit = 32;
 // Up to this many rows of a count as few.
 constexpr int64_t kFewRows = 16;
-// Rows of a and rows of the weight in one register tile; with one row of a, more of the weight.
+// Rows of a and rows of the weight in one register tile.
 constexpr int kDotRows = 4;
-constexpr int kDotColumns = kBytes == 64 ? 4 : 2;
-constexpr int kDotWide = 8;
+constexpr int kDotColumns = kBytes == 64 ? 4 : 3;
+// Steps of k at a time: the first-level cache holds so much of all rows of a.
+constexpr int64_t kFewDepth = 512;
 
-// The sums of one unit wait here for bias and rounding.
-using UnitSums = float[kFewRows][kUnit];
+// Sums of one unit, still by lanes.
+using LaneSums = Vec<float>[kUnit];
 
-template <int rows, int columns, typename W>
+// Where rows of the weight come from: those that memory has are asked for while those before them
+// are used.
+enum class From { kMemory, kCache };
+
+template <int rows, int columns, From from, typename W>
 void dot_tile(const float* a, int64_t a_stride, const W* w, int64_t w_stride, int64_t count,
-              float (*out)[kUnit]) {
+              LaneSums* lane_sums, bool first) {
   using A = float;
-  Vec<A> sums[rows][columns] = {};
+  Vec<A> sums[rows][columns];
+#pragma GCC unroll 4
+  for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 4
+    for (int j = 0; j < columns; ++j) {
+      sums[r][j] = first ? Vec<A>{} : lane_sums[r][j];
+    }
+  }
   const auto step = [&](int64_t i, auto live) {
     Vec<A> weights[columns];
-#pragma GCC unroll 8
+#pragma GCC unroll 4
     for (int j = 0; j < columns; ++j) {
       weights[j] = load(w + j * w_stride + i, live);
+      if constexpr (from == From::kMemory) {
+        __builtin_prefetch(w + (j + columns) * w_stride + i);
+      }
     }
 #pragma GCC unroll 4
     for (int r = 0; r < rows; ++r) {
       const Vec<A> factor = load(a + r * a_stride + i, live);
-#pragma GCC unroll 8
+#pragma GCC unroll 4
       for (int j = 0; j < columns; ++j) {
         sums[r][j] += factor * weights[j];
       }
@@ -45,108 +60,122 @@ void dot_tile(const float* a, int64_t a_stride, const W* w, int64_t w_stride, in
   if (i < count) {
     step(i, count - i);
   }
+#pragma GCC unroll 4
   for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 4
     for (int j = 0; j < columns; ++j) {
-      out[r][j] = sum<A>(sums[r][j]);
+      lane_sums[r][j] = sums[r][j];
     }
   }
 }
 
-// `columns` rows of the weight against up to kDotRows rows of a.
-template <int columns, typename W>
+// `columns` rows of the weight against `rows` of a.
+template <int columns, From from, typename W>
 FUSEWHEEL_INLINE void dot_rows(int64_t rows, const float* a, int64_t a_stride, const W* w,
-                               int64_t w_stride, int64_t count, float (*out)[kUnit]) {
+                               int64_t w_stride, int64_t count, LaneSums* sums, bool first) {
+  for (; rows >= kDotRows; rows -= kDotRows) {
+    dot_tile<kDotRows, columns, from>(a, a_stride, w, w_stride, count, sums, first);
+    a += kDotRows * a_stride;
+    sums += kDotRows;
+  }
   switch (rows) {
-    case 1: return dot_tile<1, columns>(a, a_stride, w, w_stride, count, out);
-    case 2: return dot_tile<2, columns>(a, a_stride, w, w_stride, count, out);
-    case 3: return dot_tile<3, columns>(a, a_stride, w, w_stride, count, out);
-    default: return dot_tile<kDotRows, columns>(a, a_stride, w, w_stride, count, out);
+    case 3: return dot_tile<3, columns, from>(a, a_stride, w, w_stride, count, sums, first);
+    case 2: return dot_tile<2, columns, from>(a, a_stride, w, w_stride, count, sums, first);
+    case 1: return dot_tile<1, columns, from>(a, a_stride, w, w_stride, count, sums, first);
+    default: return;
   }
 }
 
-// Floating weights are widened in the registers of the tile.
-template <typename W>
-void few_floating(const MatmulArgs& args, int64_t begin, int64_t columns, UnitSums sums) {
-  const float* a = static_cast<const float*>(args.a);
-  const int64_t stride = args.weight.stride;
-  const W* w = static_cast<const W*>(args.weight.data) + begin * stride;
-  int64_t j = 0;
-  if (args.m == 1) {
-    for (; j + kDotWide <= columns; j += kDotWide) {
-      dot_tile<1, kDotWide>(a, 0, w + j * stride, stride, args.k, (float(*)[kUnit])(sums[0] + j));
+template <From from, int columns = kDotColumns, typename... Arguments>
+FUSEWHEEL_INLINE void dot_columns(int64_t live, Arguments... arguments) {
+  if constexpr (columns > 0) {
+    if (live == columns) {
+      return dot_rows<columns, from>(arguments...);
     }
-  }
-  for (; j + kDotColumns <= columns; j += kDotColumns) {
-    dot_rows<kDotColumns>(args.m, a, args.a_stride, w + j * stride, stride, args.k,
-                          (float(*)[kUnit])(sums[0] + j));
-  }
-  for (; j < columns; ++j) {
-    dot_rows<1>(args.m, a, args.a_stride, w + j * stride, stride, args.k,
-                (float(*)[kUnit])(sums[0] + j));
+    dot_columns<from, columns - 1>(live, arguments...);
   }
 }
 
-// Other weights, and more rows than one tile has: a few rows of the weight are decoded into
-// `decoded`, which the cache holds, and serve all rows of a.
+// Asks for the cache lines of elements [k, k + count) of a row of the weight.
+FUSEWHEEL_INLINE void prefetch_row(const LinearWeight& weight, int64_t row, int64_t k,
+                                   int64_t count) {
+  const int64_t eighths = weight.kind == WeightKind::kInt4   ? 4
+                          : weight.kind == WeightKind::kInt8 ? 8
+                          : weight.dtype == Dtype::kFloat32  ? 32
+                                                             : 16;
+  const int64_t stride = weight.kind == WeightKind::kFloating ? weight.stride * eighths / 8
+                                                              : weight.stride;
+  const char* from = static_cast<const char*>(weight.data) + row * stride + k * eighths / 8;
+  for (int64_t i = 0; i < count * eighths / 8; i += 64) {
+    __builtin_prefetch(from + i);
+  }
+}
+
+// A few rows of the weight at a time serve all rows of a. Where they serve one register tile they
+// are widened in its registers, otherwise into `decoded`, which the cache holds.
 FUSEWHEEL_INLINE void few_decoded(const MatmulArgs& args, int64_t begin, int64_t columns,
-                                  float* decoded, UnitSums sums) {
+                                  float* decoded, LaneSums* sums) {
   const float* a = static_cast<const float*>(args.a);
-  for (int64_t j = 0; j < columns; j += kDotColumns) {
-    const int64_t live = columns - j < kDotColumns ? columns - j : kDotColumns;
-    for (int64_t c = 0; c < live; ++c) {
-      for (int64_t k = 0; k < args.k; k += kStretch) {
-        const int64_t count = args.k - k < kStretch ? args.k - k : kStretch;
-        decode(args.weight, begin + j + c, k, count, decoded + c * args.k + k);
-      }
-    }
-    for (int64_t i = 0; i < args.m; i += kDotRows) {
-      const int64_t rows = args.m - i < kDotRows ? args.m - i : kDotRows;
-      const float* from = a + i * args.a_stride;
-      if (live == kDotColumns) {
-        dot_rows<kDotColumns>(rows, from, args.a_stride, decoded, args.k, args.k,
-                              (float(*)[kUnit])(sums[i] + j));
+  const LinearWeight& weight = args.weight;
+  for (int64_t k = 0; k < args.k; k += kFewDepth) {
+    const int64_t count = args.k - k < kFewDepth ? args.k - k : kFewDepth;
+    for (int64_t j = 0; j < columns; j += kDotColumns) {
+      const int64_t live = columns - j < kDotColumns ? columns - j : kDotColumns;
+      const int64_t row = begin + j;
+      LaneSums* out = (LaneSums*)(sums[0] + j);
+      if (weight.kind == WeightKind::kFloating && args.m <= kDotRows) {
+        for_dtype(weight.dtype, [&](auto zero) {
+          using W = decltype(zero);
+          if constexpr (sizeof(Accumulate<W>) == sizeof(float)) {
+            const W* w = static_cast<const W*>(weight.data) + row * weight.stride + k;
+            dot_columns<From::kMemory>(live, args.m, a + k, args.a_stride, w, weight.stride, count,
+                                       out, k == 0);
+          }
+        });
         continue;
       }
       for (int64_t c = 0; c < live; ++c) {
-        dot_rows<1>(rows, from, args.a_stride, decoded + c * args.k, args.k, args.k,
-                    (float(*)[kUnit])(sums[i] + j + c));
+        decode(weight, row + c, k, count, decoded + c * kFewDepth);
       }
+      for (int64_t c = 0; c < live; ++c) {
+        prefetch_row(weight, row + kDotColumns + c, k, count);
+      }
+      dot_columns<From::kCache>(live, args.m, a + k, args.a_stride,
+                                static_cast<const float*>(decoded), kFewDepth, count, out, k == 0);
     }
   }
 }
 
-// Scratch memory: decoded rows of the weight, or what dot_codes wants.
+// Memory of a thread, in floats: sums by lanes, decoded rows, what one row wants.
+constexpr int64_t kLaneSums = kFewRows * kUnit * kLanes<float>;
+constexpr int64_t kDecoded = kDotColumns * kFewDepth;
+
 FUSEWHEEL_INLINE int64_t few_scratch(const MatmulArgs& args) {
-  const int64_t decoded = kDotColumns * args.k;
-  const int64_t codes = dot_codes_scratch(args.weight, kUnit);
-  return (decoded > codes ? decoded : codes) * static_cast<int64_t>(sizeof(float));
+  OneRow one = {};
+  return kLaneSums + kDecoded + one_row_scratch(args.weight, kUnit, nullptr, one);
 }
 
 // Columns [begin, end) of y, a unit at a time; finish(sums, column, columns) rounds and stores.
 template <typename Finish>
-FUSEWHEEL_INLINE void few_rows(const MatmulArgs& args, int64_t begin, int64_t end, float* scratch,
+FUSEWHEEL_INLINE void few_rows(const MatmulArgs& args, int64_t begin, int64_t end, float* memory,
                                Finish finish) {
-  const LinearWeight& weight = args.weight;
-  const float* a = static_cast<const float*>(args.a);
-  float* group_sums = scratch;
-  float* prepared = group_sums + weight.groups;
-  if (args.m == 1 && weight.kind == WeightKind::kInt4) {
-    prepare_int4(weight, a, group_sums, prepared);
-  }
+  LaneSums* lane_sums = reinterpret_cast<LaneSums*>(memory);
+  float* decoded = memory + kLaneSums;
+  OneRow one_row_memory = {};
+  one_row_scratch(args.weight, kUnit, decoded + kDecoded, one_row_memory);
+  const bool one = args.m == 1 && prepare_one_row(args, one_row_memory);
   for (int64_t column = begin; column < end; column += kUnit) {
     const int64_t columns = end - column < kUnit ? end - column : kUnit;
-    UnitSums sums;
-    if (args.m == 1 && weight.kind != WeightKind::kFloating) {
-      dot_codes(weight, column, columns, a, group_sums, prepared, prepared + args.k, sums[0]);
-    } else if (args.m <= kDotRows && weight.kind == WeightKind::kFloating) {
-      for_dtype(weight.dtype, [&](auto zero) {
-        using W = decltype(zero);
-        if constexpr (sizeof(Accumulate<W>) == sizeof(float)) {
-          few_floating<W>(args, column, columns, sums);
-        }
-      });
+    float sums[kFewRows][kUnit];
+    if (one) {
+      one_row(args, column, columns, one_row_memory, sums[0]);
     } else {
-      few_decoded(args, column, columns, scratch, sums);
+      few_decoded(args, column, columns, decoded, lane_sums);
+      for (int64_t row = 0; row < args.m; ++row) {
+        for (int64_t j = 0; j < columns; j += kLanes<float>) {
+          store(sums[row] + j, sums_of<float>(lane_sums[row] + j));
+        }
+      }
     }
     finish(&sums[0][0], column, columns);
   }

@@ -218,6 +218,22 @@ FUSEWHEEL_INLINE A sum(Vec<A> value) {
   return lanes[0];
 }
 
+// The largest lane.
+template <typename A>
+FUSEWHEEL_INLINE A max(Vec<A> value) {
+  using Integer = typename VecOf<A>::integer;
+#pragma GCC unroll 4
+  for (int width = kLanes<A> / 2; width > 0; width /= 2) {
+    Integer other;
+    for (int lane = 0; lane < kLanes<A>; ++lane) {
+      other[lane] = lane ^ width;
+    }
+    const Vec<A> swapped = __builtin_shuffle(value, other);
+    value = swapped > value ? swapped : value;
+  }
+  return value[0];
+}
+
 // Calls body(T{}) with the element type that a dtype stands for.
 template <typename Body>
 FUSEWHEEL_INLINE void for_dtype(Dtype dtype, Body body) {

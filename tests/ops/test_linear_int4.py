@@ -1,3 +1,5 @@
+import math
+
 import fusewheel
 import pytest
 import torch
@@ -134,3 +136,49 @@ def test_torch_func_sees_through_the_rounding():
         return fusewheel.linear_int4(x, *frozen, None, dynamic).sum()
 
     torch.testing.assert_close(torch.func.grad(loss)(x, True), torch.func.grad(loss)(x, False))
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 1e-38, 3e38])
+def test_numbers_at_the_ends_of_the_range(value, dynamic, rows):
+    """Activations in integers need a step: such numbers have none, or a very small one."""
+    reference = {o.name: o for o in fusewheel.ops.operators()}["linear_int4"].reference
+    codes, scales, zeros = weight(9, 64, 32, dtype=torch.float32)
+    x = torch.zeros(rows, 64)
+    x[-1, 3], x[-1, 40] = value, value
+    arguments = (codes, scales / 64, zeros / 64, 32, None, dynamic)
+    wide = (rounded(x, 32) if dynamic else x).double()
+    exact = reference(wide, codes, scales.double() / 64, zeros.double() / 64, *arguments[3:])
+    got, base = fusewheel.linear_int4(x, *arguments), reference(x, *arguments)
+    assert_as_good_as_eager(got, base, exact)
+
+
+def test_one_row_is_as_exact_as_its_dtype(dtype):
+    """Many rows, so that the largest element of a block meets every rounding of its step."""
+    reference = {o.name: o for o in fusewheel.ops.operators()}["linear_int4"].reference
+    codes, scales, zeros = weight(8, 96, 32, dtype=torch.float32)
+    if dtype == torch.float64:
+        scales, zeros = scales.double(), zeros.double()
+    x = Make(dtype, seed=12)(500, 96)
+    exact = reference(x.double(), codes, scales.double(), zeros.double(), 32, None, False)
+    got, base = (
+        torch.cat([f(row[None], codes, scales, zeros, 32, None, False) for row in x])
+        for f in (fusewheel.linear_int4, reference)
+    )
+    assert_as_good_as_eager(got, base, exact)
+
+
+def test_one_large_activation_does_not_drown_the_others(dtype):
+    """A channel that outweighs all others in activations tends to have weights of exactly zero."""
+    codes = torch.full((8, 32), 0x88, dtype=torch.uint8)
+    codes[:, 20:] = 0x3C
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    scales, zeros = torch.ones(8, 2, dtype=wide), torch.full((8, 2), -8.0, dtype=wide)
+    x = torch.full((1, 64), 0.5, dtype=dtype)
+    x[0, 5] = x[0, 35] = 60000
+    codes[:, 19] = 0x38
+    want = x.double() @ (unpack(codes).double() - 8).T
+    assert want.abs().max() < 60
+    y = fusewheel.linear_int4(x, codes, scales, zeros)
+    torch.testing.assert_close(y.double(), want, rtol=1e-2, atol=0)

@@ -1,0 +1,202 @@
+// Activations rounded to int8 against 4-bit codes: panels of codes and a register tile of integers.
+//
+// Within a block of 32 the products are summed in 16 bits (at most 8 * 2 * 15 * 127 = 30480), so a
+// scale costs one multiplication a block and column instead of one an element.
+#pragma once
+
+#include "../simd/transpose.h"
+#include "matmul.h"
+#include "rounding.h"
+
+namespace fusewheel::FUSEWHEEL_ISA {
+
+#if defined(__AVX2__)
+
+// Steps of k in a panel, and rows of a in a tile.
+constexpr int64_t kCodeDepth = 512;
+constexpr int64_t kCodeBlocks = kCodeDepth / kInt4Block;
+constexpr int kCodeRows = 3;
+constexpr int kCodePanels = 2;
+constexpr int kQuads = kInt4Block / 4;
+
+// One column a lane: four codes of it a step, and the scale and the zero of every block.
+struct CodePanel {
+  Bytes codes[kCodeBlocks][kQuads];
+  Vec<float> scales[kCodeBlocks];
+  Vec<float> zeros[kCodeBlocks];
+};
+
+// Four vectors of four-byte pieces, turned within every 16 bytes.
+FUSEWHEEL_INLINE void transpose_pieces(Longs* rows) {
+  Longs low;
+  Longs high;
+  Longs low_pair;
+  Longs high_pair;
+  constexpr int lanes = kLanes<float>;
+  for (int i = 0; i < lanes; ++i) {
+    const int first = i & ~3;
+    low[i] = first + ((i & 2) >> 1) + (i & 1) * lanes;
+    high[i] = low[i] + 2;
+    low_pair[i] = first + (i & 1) + (i & 2) / 2 * lanes;
+    high_pair[i] = low_pair[i] + 2;
+  }
+  const Longs a = __builtin_shuffle(rows[0], rows[1], low);
+  const Longs b = __builtin_shuffle(rows[0], rows[1], high);
+  const Longs c = __builtin_shuffle(rows[2], rows[3], low);
+  const Longs d = __builtin_shuffle(rows[2], rows[3], high);
+  rows[0] = __builtin_shuffle(a, c, low_pair);
+  rows[1] = __builtin_shuffle(a, c, high_pair);
+  rows[2] = __builtin_shuffle(b, d, low_pair);
+  rows[3] = __builtin_shuffle(b, d, high_pair);
+}
+
+// Numbers of kLanes rows, one a group, as one column a lane and one vector a block.
+FUSEWHEEL_INLINE void pack_groups(Dtype dtype, const void* from, const int64_t* rows, int64_t groups,
+                                  int64_t group_blocks, Vec<float>* to) {
+  constexpr int lanes = kLanes<float>;
+  float wide[lanes][kCodeBlocks + lanes];
+  for (int lane = 0; lane < lanes; ++lane) {
+    widen_all(dtype, from, rows[lane], groups, wide[lane]);
+  }
+  for (int64_t g = 0; g < groups; g += lanes) {
+    Vec<float> square[lanes];
+    for (int lane = 0; lane < lanes; ++lane) {
+      square[lane] = load(wide[lane] + g);
+    }
+    transpose<float>(square);
+    for (int i = 0; i < lanes && g + i < groups; ++i) {
+      for (int64_t j = 0; j < group_blocks; ++j) {
+        *to++ = square[i];
+      }
+    }
+  }
+}
+
+// Columns are rows of the weight; those past `live` repeat the last one. `begin` and `blocks` are
+// whole groups.
+inline void pack_codes(const LinearWeight& weight, int64_t column, int64_t live, int64_t begin,
+                       int64_t blocks, CodePanel& panel) {
+  constexpr int lanes = kLanes<float>;
+  constexpr int piece = kInt4Block / 2;
+  const int64_t group_blocks = weight.group_size / kInt4Block;
+  const uint8_t* codes[lanes];
+  int64_t scales[lanes];
+  for (int lane = 0; lane < lanes; ++lane) {
+    const int64_t row = column + (lane < live ? lane : live - 1);
+    codes[lane] = static_cast<const uint8_t*>(weight.data) + row * weight.stride + begin * piece;
+    scales[lane] = row * weight.groups + begin / group_blocks;
+  }
+  const int64_t groups = blocks / group_blocks;
+  pack_groups(weight.scale_dtype, weight.scales, scales, groups, group_blocks, panel.scales);
+  pack_groups(weight.scale_dtype, weight.zeros, scales, groups, group_blocks, panel.zeros);
+  for (int64_t i = 0; i < blocks; ++i) {
+    Longs pieces[4];
+    for (int j = 0; j < 4; ++j) {
+      pieces[j] = bit_cast<Longs>(load_pieces(codes + j, 4, i * piece));
+    }
+    transpose_pieces(pieces);
+    for (int j = 0; j < 4; ++j) {
+      panel.codes[i][j] = low_half(bit_cast<Bytes>(pieces[j]));
+      panel.codes[i][4 + j] = high_half(bit_cast<Bytes>(pieces[j]));
+    }
+  }
+}
+
+// `rows` rows of a from `row` times two panels whose first block is `begin`.
+template <int rows>
+void code_tile(const RoundedRows& a, int64_t row, int64_t begin, int64_t blocks,
+               const CodePanel* panels, float* c, int64_t c_stride, bool accumulate) {
+  Vec<float> sums[rows][kCodePanels];
+#pragma GCC unroll 4
+  for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 2
+    for (int p = 0; p < kCodePanels; ++p) {
+      sums[r][p] = accumulate ? load(c + r * c_stride + p * kLanes<float>) : Vec<float>{};
+    }
+  }
+  const int64_t stride = a.blocks * kInt4Block;
+  const int8_t* codes = a.codes + row * stride + begin * kInt4Block;
+  const float* steps = a.steps + row * a.blocks + begin;
+  const float* totals = a.sums + row * a.blocks + begin;
+  for (int64_t i = 0; i < blocks; ++i, codes += kInt4Block) {
+    Shorts products[rows][kCodePanels] = {};
+#pragma GCC unroll 8
+    for (int q = 0; q < kQuads; ++q) {
+#pragma GCC unroll 4
+      for (int r = 0; r < rows; ++r) {
+        const Bytes factor = repeat_four(codes + r * stride + 4 * q);
+#pragma GCC unroll 2
+        for (int p = 0; p < kCodePanels; ++p) {
+          products[r][p] += multiply_pairs(panels[p].codes[i][q], factor);
+          keep_order(products[r][p]);
+        }
+      }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; ++r) {
+      const Vec<float> step = splat(steps[r * a.blocks + i]);
+      const Vec<float> total = splat(totals[r * a.blocks + i]);
+#pragma GCC unroll 2
+      for (int p = 0; p < kCodePanels; ++p) {
+        sums[r][p] += from_codes(add_pairs(products[r][p])) * (panels[p].scales[i] * step);
+        sums[r][p] += panels[p].zeros[i] * total;
+      }
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 2
+    for (int p = 0; p < kCodePanels; ++p) {
+      store(c + r * c_stride + p * kLanes<float>, sums[r][p]);
+    }
+  }
+}
+
+// Columns [column, column + columns) of y for rows [row, row + rows) of a; `sums` has `stride`
+// numbers a row.
+inline void integer_block(const MatmulArgs& args, int64_t row, int64_t rows, int64_t column,
+                          int64_t columns, CodePanel* panels, float* sums, int64_t stride) {
+  constexpr int lanes = kLanes<float>;
+  const RoundedRows& a = args.rounded;
+  for (int64_t j = 0; j < columns; j += kCodePanels * lanes) {
+    for (int64_t begin = 0; begin < a.blocks; begin += kCodeBlocks) {
+      const int64_t blocks = a.blocks - begin < kCodeBlocks ? a.blocks - begin : kCodeBlocks;
+      for (int p = 0; p < kCodePanels; ++p) {
+        const int64_t first = j + p * lanes < columns ? j + p * lanes : columns - 1;
+        pack_codes(args.weight, column + first, columns - first, begin, blocks, panels[p]);
+      }
+      const bool more = begin > 0;
+      float* c = sums + j;
+      int64_t i = 0;
+      for (; i + kCodeRows <= rows; i += kCodeRows) {
+        code_tile<kCodeRows>(a, row + i, begin, blocks, panels, c + i * stride, stride, more);
+      }
+      for (; i < rows; ++i) {
+        code_tile<1>(a, row + i, begin, blocks, panels, c + i * stride, stride, more);
+      }
+    }
+  }
+}
+
+// A row of a as codes: step = max |a| / 127 of every block.
+FUSEWHEEL_INLINE void round_codes(const float* a, int64_t blocks, int8_t* codes, float* steps,
+                                  float* sums) {
+  constexpr int lanes = kLanes<float>;
+  constexpr int vectors = kInt4Block / lanes;
+  for (int64_t block = 0; block < blocks; ++block, a += kInt4Block, codes += kInt4Block) {
+    const Rounding rounding = round_block(measure_block(a), 127);
+    steps[block] = rounding.step;
+    Longs whole[vectors];
+    Longs total = {};
+    for (int i = 0; i < vectors; ++i) {
+      whole[i] = nearest(load(a + i * lanes) * rounding.inverse);
+      total += whole[i];
+    }
+    store_bytes(codes, whole);
+    sums[block] = sum<float>(__builtin_convertvector(total, Vec<float>)) * rounding.step;
+  }
+}
+
+#endif  // __AVX2__
+
+}  // namespace fusewheel::FUSEWHEEL_ISA

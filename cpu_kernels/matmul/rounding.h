@@ -1,0 +1,45 @@
+// Blocks of activations as whole numbers of a step.
+#pragma once
+
+#include "../simd/bytes.h"
+#include "decode.h"
+
+namespace fusewheel::FUSEWHEEL_ISA {
+
+constexpr float kLargestFloat = 3.4028235e38f;
+
+// The magnitudes of a block of kInt4Block elements.
+struct Block {
+  float largest;
+  float mean;
+};
+
+FUSEWHEEL_INLINE Block measure_block(const float* a) {
+  Vec<float> largest = {};
+  Vec<float> mean = {};
+  for (int j = 0; j < kInt4Block; j += kLanes<float>) {
+    const Vec<float> value = load(a + j);
+    const Vec<float> magnitude = value < 0 ? -value : value;
+    largest = magnitude > largest ? magnitude : largest;
+    mean += magnitude * (1.0f / kInt4Block);  // a sum could overflow
+  }
+  return {max<float>(largest), sum<float>(mean)};
+}
+
+// False with an infinity or NaN.
+FUSEWHEEL_INLINE bool is_finite(const Block& block) { return block.mean <= kLargestFloat; }
+
+struct Rounding {
+  float step;
+  float inverse;
+};
+
+// The largest element becomes `steps` steps. A block that is not finite has step NaN; one of zeros,
+// or of numbers so small that they vanish beside any weight, becomes zeros.
+FUSEWHEEL_INLINE Rounding round_block(const Block& block, float steps) {
+  const float inverse = steps / block.largest;
+  return {is_finite(block) ? block.largest / steps : __builtin_nanf(""),
+          inverse > kLargestFloat || !is_finite(block) ? 0 : inverse};
+}
+
+}  // namespace fusewheel::FUSEWHEEL_ISA

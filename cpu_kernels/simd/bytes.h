@@ -1,0 +1,126 @@
+// Products of 8-bit integers, at the levels that have an instruction for them.
+#pragma once
+
+#include "vec.h"
+
+#if defined(__AVX2__)
+
+namespace fusewheel::FUSEWHEEL_ISA {
+
+typedef int8_t Bytes __attribute__((vector_size(kBytes)));
+typedef int16_t Shorts __attribute__((vector_size(kBytes)));
+using Longs = VecOf<float>::integer;
+
+FUSEWHEEL_INLINE Bytes load_bytes(const void* from) {
+  Bytes bytes;
+  __builtin_memcpy(&bytes, from, sizeof(bytes));
+  return bytes;
+}
+
+// The first `count` bytes; the others are zeros and are not read.
+FUSEWHEEL_INLINE Bytes load_bytes(const void* from, int64_t count) {
+  if (count >= kBytes) {
+    return load_bytes(from);
+  }
+  Bytes bytes = {};
+  __builtin_memcpy(&bytes, from, static_cast<size_t>(count));
+  return bytes;
+}
+
+// Sixteen bytes from each of kBytes / 16 places, `apart` pointers apart.
+FUSEWHEEL_INLINE Bytes load_pieces(const uint8_t* const* from, int apart, int64_t offset) {
+  const auto piece = [&](int i) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from[i * apart] + offset));
+  };
+  const auto two = [&](int i) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(piece(i)), piece(i + 1), 1);
+  };
+#if defined(__AVX512F__)
+  return bit_cast<Bytes>(_mm512_inserti64x4(_mm512_castsi256_si512(two(0)), two(2), 1));
+#else
+  return bit_cast<Bytes>(two(0));
+#endif
+}
+
+// Halves of each byte, 0 to 15.
+FUSEWHEEL_INLINE Bytes low_half(Bytes pair) { return pair & 15; }
+FUSEWHEEL_INLINE Bytes high_half(Bytes pair) {
+  return bit_cast<Bytes>(bit_cast<Shorts>(pair) >> 4) & 15;
+}
+
+// Sums of two neighbouring products of a number from 0 to 15 with a signed one: at most 3840.
+FUSEWHEEL_INLINE Shorts multiply_pairs(Bytes small, Bytes other) {
+#if defined(__AVX512F__)
+  return bit_cast<Shorts>(_mm512_maddubs_epi16(bit_cast<__m512i>(small), bit_cast<__m512i>(other)));
+#else
+  return bit_cast<Shorts>(_mm256_maddubs_epi16(bit_cast<__m256i>(small), bit_cast<__m256i>(other)));
+#endif
+}
+
+// Sums of integers stay in the order in which they are written: the compiler's own, a tree, keeps
+// more products waiting than there are registers.
+FUSEWHEEL_INLINE void keep_order(Shorts& sum) { asm("" : "+v"(sum)); }
+
+// Sums of two neighbours, each times `factor`.
+FUSEWHEEL_INLINE Longs add_pairs(Shorts value, int16_t factor = 1) {
+  const Shorts factors = factor - Shorts{};
+#if defined(__AVX512F__)
+  return bit_cast<Longs>(_mm512_madd_epi16(bit_cast<__m512i>(value), bit_cast<__m512i>(factors)));
+#else
+  return bit_cast<Longs>(_mm256_madd_epi16(bit_cast<__m256i>(value), bit_cast<__m256i>(factors)));
+#endif
+}
+
+// The nearest whole numbers, halves to even. An instruction of its own: adding and taking off a large
+// number, fused with a product before it, would round other ties.
+FUSEWHEEL_INLINE Longs nearest(Vec<float> value) {
+#if defined(__AVX512F__)
+  return bit_cast<Longs>(_mm512_cvtps_epi32(bit_cast<__m512>(value)));
+#else
+  return bit_cast<Longs>(_mm256_cvtps_epi32(bit_cast<__m256>(value)));
+#endif
+}
+
+// The lowest bytes of 32 numbers.
+FUSEWHEEL_INLINE void store_bytes(int8_t* to, const Longs* numbers) {
+#if defined(__AVX512F__)
+  for (int i = 0; i < 2; ++i) {
+    const __m128i bytes = _mm512_cvtepi32_epi8(bit_cast<__m512i>(numbers[i]));
+    __builtin_memcpy(to + 16 * i, &bytes, sizeof(bytes));
+  }
+#else
+  const auto pack = [&](int i) {
+    return _mm256_packs_epi32(bit_cast<__m256i>(numbers[i]), bit_cast<__m256i>(numbers[i + 1]));
+  };
+  // Packing keeps to halves of 16 bytes: put the four-byte pieces in order afterwards.
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(pack(0), pack(2)), order);
+  __builtin_memcpy(to, &bytes, sizeof(bytes));
+#endif
+}
+
+// Four neighbouring bytes in every lane.
+FUSEWHEEL_INLINE Bytes repeat_four(const int8_t* from) {
+  int32_t four;
+  __builtin_memcpy(&four, from, sizeof(four));
+  return bit_cast<Bytes>(four - Longs{});
+}
+
+// Each of kBytes / 16 numbers in four neighbouring lanes.
+FUSEWHEEL_INLINE Vec<float> repeat_by_four(const float* from) {
+#if defined(__AVX512F__)
+  const __m512i lanes = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+  return bit_cast<Vec<float>>(
+      _mm512_permutevar_ps(_mm512_broadcast_f32x4(_mm_loadu_ps(from)), lanes));
+#else
+  double two;
+  __builtin_memcpy(&two, from, sizeof(two));
+  const __m256i lanes = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
+  return bit_cast<Vec<float>>(
+      _mm256_permutevar_ps(_mm256_castpd_ps(_mm256_set1_pd(two)), lanes));
+#endif
+}
+
+}  // namespace fusewheel::FUSEWHEEL_ISA
+
+#endif  // __AVX2__

@@ -1,0 +1,52 @@
+// Squares of vectors, turned.
+#pragma once
+
+#include "vec.h"
+
+namespace fusewheel::FUSEWHEEL_ISA {
+
+// Exchanges the off-diagonal blocks of `width`, then of half that: Eklundh's transposition.
+template <typename A, int width = kLanes<A> / 2>
+FUSEWHEEL_INLINE void transpose(Vec<A>* rows) {
+  if constexpr (width > 0) {
+    using Integer = typename VecOf<A>::integer;
+    constexpr int lanes = kLanes<A>;
+    Integer low;
+    Integer high;
+    for (int lane = 0; lane < lanes; ++lane) {
+      low[lane] = (lane & width) == 0 ? lane : lane - width + lanes;
+      high[lane] = (lane & width) == 0 ? lane + width : lane + lanes;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < lanes; ++i) {
+      if ((i & width) == 0) {
+        const Vec<A> a = rows[i];
+        const Vec<A> b = rows[i + width];
+        rows[i] = __builtin_shuffle(a, b, low);
+        rows[i + width] = __builtin_shuffle(a, b, high);
+      }
+    }
+    transpose<A, width / 2>(rows);
+  }
+}
+
+// The sums of kLanes vectors, one a lane, added in the order in which sum() adds.
+template <typename A>
+FUSEWHEEL_INLINE Vec<A> sums_of(const Vec<A>* values) {
+  constexpr int lanes = kLanes<A>;
+  Vec<A> rows[lanes];
+  for (int i = 0; i < lanes; ++i) {
+    rows[i] = values[i];
+  }
+  transpose<A>(rows);
+#pragma GCC unroll 4
+  for (int width = lanes / 2; width > 0; width /= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < width; ++i) {
+      rows[i] += rows[i + width];
+    }
+  }
+  return rows[0];
+}
+
+}  // namespace fusewheel::FUSEWHEEL_ISA

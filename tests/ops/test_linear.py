@@ -1,0 +1,55 @@
+import fusewheel
+import pytest
+import torch
+from fusewheel._operator import Make
+from oracle import DTYPES, assert_as_good_as_eager
+
+SIZES = [(1, 1), (7, 33), (255, 95), (512, 8), (1031, 70)]
+# A float64 weight is for float64 activations.
+DTYPE_PAIRS = [(a, b) for a in DTYPES for b in DTYPES if b != torch.float64 or a == torch.float64]
+REFERENCE = {o.name: o for o in fusewheel.ops.operators()}["linear"].reference
+
+
+# One row, few and many take other kernels; tiles end inside these sizes.
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7, 16, 17, 31, 481])
+@pytest.mark.parametrize(("features", "outputs"), SIZES)
+def test_tiles_end_where_the_sizes_say(rows, features, outputs, dtype):
+    x, weight, bias = (
+        Make(dtype, seed=i)(*shape)
+        for i, shape in enumerate([(rows, features), (outputs, features), (outputs,)])
+    )
+    exact = REFERENCE(x.double(), weight.double(), bias.double())
+    got, base = fusewheel.linear(x, weight, bias), REFERENCE(x, weight, bias)
+    assert_as_good_as_eager(got, base, exact)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 9, 40])
+@pytest.mark.parametrize(("given", "stored"), DTYPE_PAIRS, ids=str)
+def test_dtypes_mix(given, stored, rows):
+    x, weight = Make(given, seed=1)(rows, 129), Make(stored, seed=2)(37, 129)
+    exact = REFERENCE(x.double(), weight.double(), None)
+    assert_as_good_as_eager(fusewheel.linear(x, weight), REFERENCE(x, weight, None), exact)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 9, 40])
+def test_views_are_read_where_they_are(rows, dtype):
+    x, weight = (Make(dtype, seed=i)(n, 2 * 70) for i, n in ((3, rows), (4, 2 * 40)))
+    expected = fusewheel.linear(x[:, ::2].contiguous(), weight[::2, :70].contiguous())
+    assert torch.equal(fusewheel.linear(x[:, ::2], weight[::2, :70]), expected)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5, 20])
+def test_no_features_leave_the_bias(rows, dtype):
+    bias = Make(dtype, seed=5)(6)
+    y = fusewheel.linear(bias.new_empty(rows, 0), bias.new_empty(6, 0), bias)
+    assert torch.equal(y, bias.expand(rows, 6))
+
+
+@pytest.mark.parametrize("rows", [1, 4, 9, 40])
+def test_nan_and_infinity_keep_to_their_row_and_column(rows):
+    x, weight = Make(seed=6)(rows + 1, 65), Make(seed=7)(34, 65)
+    x[0, 64], weight[33, 3] = float("nan"), float("inf")
+    y = fusewheel.linear(x[: rows + 1], weight)
+    assert y[0].isnan().all() and not y[1:].isnan().any()
+    assert y[1:, 33].isinf().all() and y[1:, :33].isfinite().all()
+    assert fusewheel.linear(x[:1], weight).isnan().all()
