@@ -39,6 +39,15 @@ IsaLevel isa_level() {
   return level;
 }
 
+bool has_vnni() {
+#if FUSEWHEEL_X86
+  static const bool vnni = __builtin_cpu_supports("avx512vnni");
+  return vnni;
+#else
+  return false;
+#endif
+}
+
 }  // namespace fusewheel
 
 extern "C" __attribute__((visibility("default"))) const char* fusewheel_cpu_isa() {

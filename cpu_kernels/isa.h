@@ -44,6 +44,9 @@ enum class IsaLevel { kBaseline, kV3, kV4 };
 // The level in use: what the CPU has, or less if FUSEWHEEL_CPU_ISA names a lower one.
 IsaLevel isa_level();
 
+// Whether the CPU has AVX-512 VNNI, which level 4 does not include.
+bool has_vnni();
+
 template <typename Function>
 Function select(Function baseline, Function v3, Function v4) {
   switch (isa_level()) {

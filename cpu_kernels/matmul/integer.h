@@ -1,7 +1,7 @@
 // Activations rounded to int8 against 4-bit codes: panels of codes and a register tile of integers.
 //
-// Within a block of 32 the products are summed in 16 bits (at most 8 * 2 * 15 * 127 = 30480), so a
-// scale costs one multiplication a block and column instead of one an element.
+// Within a block of 32 the products are summed as integers, so a scale costs one multiplication a
+// block and column instead of one an element.
 #pragma once
 
 #include "../simd/transpose.h"
@@ -15,7 +15,7 @@ namespace fusewheel::FUSEWHEEL_ISA {
 // Steps of k in a panel, and rows of a in a tile.
 constexpr int64_t kCodeDepth = 512;
 constexpr int64_t kCodeBlocks = kCodeDepth / kInt4Block;
-constexpr int kCodeRows = 3;
+constexpr int kCodeRows = kBytes == 64 ? 6 : 3;
 constexpr int kCodePanels = 2;
 constexpr int kQuads = kInt4Block / 4;
 
@@ -102,12 +102,35 @@ inline void pack_codes(const LinearWeight& weight, int64_t column, int64_t live,
   }
 }
 
+// Sums of a block's products in 16 bits: at most 8 * 2 * 15 * 127 = 30480.
+struct ShortSums {
+  Shorts sums = {};
+
+  FUSEWHEEL_INLINE void add(Bytes codes, Bytes factor) {
+    sums += multiply_pairs(codes, factor);
+    keep_order(sums);
+  }
+  FUSEWHEEL_INLINE Longs total() const { return add_pairs(sums); }
+};
+
+#if defined(__AVX512F__)
+// In 32 bits, in one instruction (AVX-512 VNNI). Spelt out because this level may not presume it.
+struct LongSums {
+  Longs sums = {};
+
+  FUSEWHEEL_INLINE void add(Bytes codes, Bytes factor) {
+    asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(codes), "v"(factor));
+  }
+  FUSEWHEEL_INLINE Longs total() const { return sums; }
+};
+#endif
+
 // `rows` rows of a from `row` times two panels whose first block is `begin`.
-template <int rows>
-void code_tile(const RoundedRows& a, int64_t row, int64_t begin, int64_t blocks,
+template <typename Sums, int rows>
+__attribute__((noinline)) void code_tile(const RoundedRows& a, int64_t row, int64_t begin, int64_t blocks,
                const CodePanel* panels, float* c, int64_t c_stride, bool accumulate) {
   Vec<float> sums[rows][kCodePanels];
-#pragma GCC unroll 4
+#pragma GCC unroll 6
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 2
     for (int p = 0; p < kCodePanels; ++p) {
@@ -119,31 +142,30 @@ void code_tile(const RoundedRows& a, int64_t row, int64_t begin, int64_t blocks,
   const float* steps = a.steps + row * a.blocks + begin;
   const float* totals = a.sums + row * a.blocks + begin;
   for (int64_t i = 0; i < blocks; ++i, codes += kInt4Block) {
-    Shorts products[rows][kCodePanels] = {};
+    Sums products[rows][kCodePanels];
 #pragma GCC unroll 8
     for (int q = 0; q < kQuads; ++q) {
-#pragma GCC unroll 4
+#pragma GCC unroll 6
       for (int r = 0; r < rows; ++r) {
         const Bytes factor = repeat_four(codes + r * stride + 4 * q);
 #pragma GCC unroll 2
         for (int p = 0; p < kCodePanels; ++p) {
-          products[r][p] += multiply_pairs(panels[p].codes[i][q], factor);
-          keep_order(products[r][p]);
+          products[r][p].add(panels[p].codes[i][q], factor);
         }
       }
     }
-#pragma GCC unroll 4
+#pragma GCC unroll 6
     for (int r = 0; r < rows; ++r) {
       const Vec<float> step = splat(steps[r * a.blocks + i]);
       const Vec<float> total = splat(totals[r * a.blocks + i]);
 #pragma GCC unroll 2
       for (int p = 0; p < kCodePanels; ++p) {
-        sums[r][p] += from_codes(add_pairs(products[r][p])) * (panels[p].scales[i] * step);
+        sums[r][p] += from_codes(products[r][p].total()) * (panels[p].scales[i] * step);
         sums[r][p] += panels[p].zeros[i] * total;
       }
     }
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 6
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 2
     for (int p = 0; p < kCodePanels; ++p) {
@@ -154,7 +176,8 @@ void code_tile(const RoundedRows& a, int64_t row, int64_t begin, int64_t blocks,
 
 // Columns [column, column + columns) of y for rows [row, row + rows) of a; `sums` has `stride`
 // numbers a row.
-inline void integer_block(const MatmulArgs& args, int64_t row, int64_t rows, int64_t column,
+template <typename Sums>
+void integer_block(const MatmulArgs& args, int64_t row, int64_t rows, int64_t column,
                           int64_t columns, CodePanel* panels, float* sums, int64_t stride) {
   constexpr int lanes = kLanes<float>;
   const RoundedRows& a = args.rounded;
@@ -169,10 +192,10 @@ inline void integer_block(const MatmulArgs& args, int64_t row, int64_t rows, int
       float* c = sums + j;
       int64_t i = 0;
       for (; i + kCodeRows <= rows; i += kCodeRows) {
-        code_tile<kCodeRows>(a, row + i, begin, blocks, panels, c + i * stride, stride, more);
+        code_tile<Sums, kCodeRows>(a, row + i, begin, blocks, panels, c + i * stride, stride, more);
       }
       for (; i < rows; ++i) {
-        code_tile<1>(a, row + i, begin, blocks, panels, c + i * stride, stride, more);
+        code_tile<Sums, 1>(a, row + i, begin, blocks, panels, c + i * stride, stride, more);
       }
     }
   }

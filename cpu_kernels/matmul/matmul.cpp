@@ -96,6 +96,7 @@ void units(const MatmulArgs& args, int64_t begin, int64_t end, void* scratch) {
 
 #if defined(__AVX2__)
 // Units [begin, end) of rounded activations.
+template <typename Sums>
 void integer_units(const MatmulArgs& args, int64_t begin, int64_t end, void* scratch) {
   CodePanel* panels = static_cast<CodePanel*>(scratch);
   float* sums = reinterpret_cast<float*>(panels + kCodePanels);
@@ -105,7 +106,7 @@ void integer_units(const MatmulArgs& args, int64_t begin, int64_t end, void* scr
     const int64_t rows = args.m - row < kBlockRows ? args.m - row : kBlockRows;
     const int64_t column = unit % across * kUnit;
     const int64_t columns = args.n - column < kUnit ? args.n - column : kUnit;
-    integer_block(args, row, rows, column, columns, panels, sums, kUnit);
+    integer_block<Sums>(args, row, rows, column, columns, panels, sums, kUnit);
     finish<float>(args, sums, kUnit, row, rows, column, columns);
   }
 }
@@ -164,7 +165,12 @@ void matmul_tasks(const MatmulArgs& args, int64_t begin, int64_t end, void* scra
   }
 #if defined(__AVX2__)
   if (args.rounded.codes != nullptr) {
-    return integer_units(args, begin, end, scratch);
+#if defined(__AVX512F__)
+    if (has_vnni()) {
+      return integer_units<LongSums>(args, begin, end, scratch);
+    }
+#endif
+    return integer_units<ShortSums>(args, begin, end, scratch);
   }
 #endif
   if (!is_few(args)) {
