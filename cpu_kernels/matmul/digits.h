@@ -7,6 +7,7 @@
 //   1  activations rounded to int8, where that is asked for
 #pragma once
 
+#include "../simd/transpose.h"
 #include "rounding.h"
 #include "streams.h"
 
@@ -26,12 +27,12 @@ constexpr int kVectorBlocks = kBytes / (kInt4Block / 2);
 // significant digit first: what meets the low halves of the codes, what meets the high halves.
 struct DigitRow {
   int8_t* digits;
-  float* steps;  // a block each, zeros up to a whole vector
+  float* steps;  // a block each, zeros up to a whole vector of codes
   int planes;
 };
 
 FUSEWHEEL_INLINE int64_t padded_blocks(const LinearWeight& weight) {
-  return round_up(weight.columns / kInt4Block, kVectorBlocks);
+  return round_up(weight.columns / kInt4Block, kLanes<float>);
 }
 
 FUSEWHEEL_INLINE int8_t* digit_place(const DigitRow& row, int64_t block, int plane, int half) {
@@ -104,11 +105,24 @@ FUSEWHEEL_INLINE void to_digits(const float* a, int64_t blocks, const DigitRow& 
   }
 }
 
-// sum over blocks of scale * (codes . digits) for `rows` neighbouring rows of codes.
+// A row of a, and what `rows` rows of the weight multiply it with.
+struct DigitProduct {
+  const uint8_t* codes;
+  int64_t stride;
+  const float* scaled;  // steps of a times scales of the weight, padded_blocks a row
+  const float* zeros;   // [rows, groups]
+  const float* sums;    // of the groups of a
+  int64_t blocks;
+  int64_t padded;
+  int64_t groups;
+};
+
+// out[r] = sum over blocks of scaled * (codes . digits) + sum over groups of zero * sum
 template <int rows, int planes>
-__attribute__((noinline)) void dot_digits(const uint8_t* codes, int64_t stride,
-                                          const int8_t* digits, const float* scales,
-                                          int64_t scale_stride, int64_t blocks, float* out) {
+__attribute__((noinline)) void dot_digits(const DigitProduct& product, const int8_t* digits,
+                                          float* out) {
+  const uint8_t* codes = product.codes;
+  const int64_t stride = product.stride;
   Vec<float> totals[rows] = {};
   const auto step = [&](int64_t block, auto live) {
 #pragma GCC unroll 8
@@ -131,20 +145,30 @@ __attribute__((noinline)) void dot_digits(const uint8_t* codes, int64_t stride,
       if constexpr (planes == 3) {
         whole = (whole << 8) + add_pairs(sums[2]);
       }
-      totals[r] += from_codes(whole) * repeat_by_four(scales + r * scale_stride + block);
+      totals[r] += from_codes(whole) * repeat_by_four(product.scaled + r * product.padded + block);
     }
     codes += kBytes;
     digits += 2 * planes * kBytes;
   };
   int64_t block = 0;
-  for (; block + kVectorBlocks <= blocks; block += kVectorBlocks) {
+  for (; block + kVectorBlocks <= product.blocks; block += kVectorBlocks) {
     step(block, kBytes);
   }
-  if (block < blocks) {
-    step(block, (blocks - block) * (kInt4Block / 2));
+  if (block < product.blocks) {
+    step(block, (product.blocks - block) * (kInt4Block / 2));
   }
-  for (int r = 0; r < rows; ++r) {
-    out[r] = sum<float>(totals[r]);
+  for_each_vector<float>(product.groups, [&](int64_t g, int64_t live) {
+    const Vec<float> sums = load(product.sums + g, live);
+    for (int r = 0; r < rows; ++r) {
+      totals[r] += load(product.zeros + r * product.groups + g, live) * sums;
+    }
+  });
+  if constexpr (rows == kLanes<float>) {
+    store(out, sums_of<float>(totals));
+  } else {
+    for (int r = 0; r < rows; ++r) {
+      out[r] = sum<float>(totals[r]);
+    }
   }
 }
 
@@ -153,7 +177,7 @@ FUSEWHEEL_INLINE void scale_steps(const float* scales, const float* steps, int64
                                   int64_t group_blocks, float* to) {
   if (group_blocks == 1) {
     for_each_vector<float>(blocks, [&](int64_t i, int64_t live) {
-      store(to + i, load(scales + i, live) * load(steps + i, live), live);
+      store(to + i, load(scales + i, live) * load(steps + i, live));  // `to` is padded
     });
     return;
   }
@@ -167,24 +191,24 @@ FUSEWHEEL_INLINE void scale_steps(const float* scales, const float* steps, int64
 // `rows` rows of the weight from `begin`; `scaled` is scratch memory.
 template <int rows>
 FUSEWHEEL_INLINE void dot_digits(const LinearWeight& weight, int64_t begin, const DigitRow& row,
-                                 const float* scales, float* scaled, float* out) {
+                                 const float* scales, const float* zeros, const float* sums,
+                                 float* scaled, float* out) {
   const int64_t blocks = weight.columns / kInt4Block;
   const int64_t padded = padded_blocks(weight);
   for (int r = 0; r < rows; ++r) {
-    scale_steps(scales + r * weight.groups, row.steps, blocks, weight.group_size / kInt4Block,
-                scaled + r * padded);
-    for (int64_t i = blocks; i < padded; ++i) {
-      scaled[r * padded + i] = 0;
+    float* to = scaled + r * padded;
+    scale_steps(scales + r * weight.groups, row.steps, blocks, weight.group_size / kInt4Block, to);
+    for (int64_t i = blocks; i < round_up(blocks, kVectorBlocks); ++i) {
+      to[i] = 0;
     }
   }
-  const uint8_t* codes = static_cast<const uint8_t*>(weight.data) + begin * weight.stride;
+  const DigitProduct product{
+      static_cast<const uint8_t*>(weight.data) + begin * weight.stride, weight.stride, scaled,
+      zeros, sums, blocks, padded, weight.groups};
   switch (row.planes) {
-    case 1:
-      return dot_digits<rows, 1>(codes, weight.stride, row.digits, scaled, padded, blocks, out);
-    case 2:
-      return dot_digits<rows, 2>(codes, weight.stride, row.digits, scaled, padded, blocks, out);
-    default:
-      return dot_digits<rows, 3>(codes, weight.stride, row.digits, scaled, padded, blocks, out);
+    case 1: return dot_digits<rows, 1>(product, row.digits, out);
+    case 2: return dot_digits<rows, 2>(product, row.digits, out);
+    default: return dot_digits<rows, 3>(product, row.digits, out);
   }
 }
 

@@ -7,6 +7,11 @@
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
+template <int number>
+struct Constant {
+  static constexpr int value = number;
+};
+
 // Memory for scales and zeros of some rows of the weight, and for a as 4-bit codes want it.
 struct OneRow {
   float* scales;
@@ -71,20 +76,6 @@ FUSEWHEEL_INLINE bool prepare_one_row([[maybe_unused]] const MatmulArgs& args,
 #endif
 }
 
-// out += sum over groups of zero * (sum of a)
-FUSEWHEEL_INLINE float dot_zeros(const float* zeros, const float* group_sums, int64_t groups) {
-  Vec<float> total = {};
-  float rest = 0;
-  int64_t g = 0;
-  for (; g + kLanes<float> <= groups; g += kLanes<float>) {
-    total += load(zeros + g) * load(group_sums + g);
-  }
-  for (; g < groups; ++g) {
-    rest += zeros[g] * group_sums[g];
-  }
-  return sum<float>(total) + rest;
-}
-
 // Asks for the scales and zeros of `rows` rows.
 FUSEWHEEL_INLINE void prefetch_scales(const LinearWeight& weight, int64_t begin, int64_t rows) {
   const int64_t bytes = weight.scale_dtype == Dtype::kFloat32 ? 4 : 2;
@@ -113,19 +104,19 @@ FUSEWHEEL_INLINE void one_row(const MatmulArgs& args, int64_t begin, int64_t cou
     return stream_rows<int8_t>(weight, begin, count, a, one.scales, groups, out);
   }
 #if defined(__AVX2__)
+  widen_all(weight.scale_dtype, weight.zeros, begin * groups, count * groups, one.zeros);
+  const auto rows = [&](auto together, int64_t row) {
+    dot_digits<decltype(together)::value>(weight, begin + row, one.digits,
+                                          one.scales + row * groups, one.zeros + row * groups,
+                                          one.group_sums, one.scaled, out + row);
+  };
   int64_t row = 0;
   for (; row + kStreams <= count; row += kStreams) {
     prefetch_scales(weight, begin + count + row, kStreams);
-    dot_digits<kStreams>(weight, begin + row, one.digits, one.scales + row * groups, one.scaled,
-                         out + row);
+    rows(Constant<kStreams>{}, row);
   }
   for (; row < count; ++row) {
-    dot_digits<1>(weight, begin + row, one.digits, one.scales + row * groups, one.scaled,
-                  out + row);
-  }
-  widen_all(weight.scale_dtype, weight.zeros, begin * groups, count * groups, one.zeros);
-  for (row = 0; row < count; ++row) {
-    out[row] += dot_zeros(one.zeros + row * groups, one.group_sums, groups);
+    rows(Constant<1>{}, row);
   }
 #endif
 }

@@ -171,6 +171,18 @@ FUSEWHEEL_INLINE Vec<Accumulate<T>> load(const T* from, int64_t count) {
   }
   return load(lanes);
 }
+#if defined(__AVX512F__)
+FUSEWHEEL_INLINE Vec<float> load(const float* from, int64_t count) {
+  const __mmask16 live = static_cast<__mmask16>((1u << count) - 1);
+  return bit_cast<Vec<float>>(_mm512_maskz_loadu_ps(live, from));
+}
+#elif defined(__AVX2__)
+FUSEWHEEL_INLINE Vec<float> load(const float* from, int64_t count) {
+  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  const __m256i live = _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), lanes);
+  return bit_cast<Vec<float>>(_mm256_maskload_ps(from, live));
+}
+#endif
 template <typename T>
 FUSEWHEEL_INLINE void store(T* to, Vec<Accumulate<T>> value, int64_t count) {
   if (count == kLanes<Accumulate<T>>) {
