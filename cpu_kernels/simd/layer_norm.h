@@ -18,9 +18,9 @@ struct Moments {
   A squares;  // the sum of (x - mean)^2
 };
 
-// Two passes over each block of the row, the second from the cache; the blocks are then put together
-// (Chan, Golub and LeVeque, 1983). `read(i, live)` is asked once for every vector, before x is read
-// itself: it may write it.
+// Two passes over each block of the row, the second from the cache; the blocks are then put
+// together (Chan, Golub and LeVeque, 1983). `read(i, live)` is asked once for every vector, before
+// x is read itself: it may write it.
 template <typename T, typename Read>
 FUSEWHEEL_INLINE Moments<Accumulate<T>> moments(const T* x, int64_t size, Read read) {
   using A = Accumulate<T>;
@@ -32,7 +32,8 @@ FUSEWHEEL_INLINE Moments<Accumulate<T>> moments(const T* x, int64_t size, Read r
     for_each_vector_in_turn<A>(count, [&](int64_t i, int64_t live, int k) {
       sums[k] += read(first + i, live);
     });
-    const A mean = sum<A>(sums) / static_cast<A>(count);
+    // Where the mean is large, its last bits are the result's first.
+    const A mean = static_cast<A>(sum_in_double<A>(sums) / static_cast<double>(count));
     Vec<A> squares[kSums] = {};
     for_each_vector_in_turn<A>(count, [&](int64_t i, int64_t live, int k) {
       const auto deviation = first_lanes<A>(load(x + first + i, live) - mean, live);
@@ -73,9 +74,9 @@ FUSEWHEEL_INLINE void layer_norm_forward(const LayerNormArgs& args, int64_t begi
   }
 }
 
-// With h = (x - mean) * rstd and g = grad * weight: grad_x = rstd * (g - mean(g) - h * mean(g * h)),
-// grad_weight = sum over rows of grad * h, and grad_bias that of grad. What is stored is
-// finish(row, i, live, grad_x).
+// With h = (x - mean) * rstd and g = grad * weight:
+// grad_x = rstd * (g - mean(g) - h * mean(g * h)), grad_weight = sum over rows of grad * h, and
+// grad_bias that of grad. What is stored is finish(row, i, live, grad_x).
 template <typename T, typename Finish>
 FUSEWHEEL_INLINE void layer_norm_backward(const LayerNormBackwardArgs& args, int64_t begin,
                                           int64_t end, Finish finish) {

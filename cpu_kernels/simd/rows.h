@@ -26,6 +26,26 @@ FUSEWHEEL_INLINE A sum(const Vec<A> (&sums)[kSums]) {
   return sum<A>((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
+// The same, its last additions in double.
+template <typename A>
+FUSEWHEEL_INLINE double sum_in_double(const Vec<A> (&sums)[kSums]) {
+  A lanes[kSums][kLanes<A>];
+  for (int k = 0; k < kSums; ++k) {
+    store(lanes[k], sums[k]);
+  }
+  double totals[kLanes<A>];
+  for (int i = 0; i < kLanes<A>; ++i) {
+    totals[i] = (static_cast<double>(lanes[0][i]) + static_cast<double>(lanes[1][i])) +
+                (static_cast<double>(lanes[2][i]) + static_cast<double>(lanes[3][i]));
+  }
+  for (int width = kLanes<A> / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) {
+      totals[i] += totals[i + width];
+    }
+  }
+  return totals[0];
+}
+
 // The first `live` lanes; zero in the others.
 template <typename A>
 FUSEWHEEL_INLINE Vec<A> first_lanes(Vec<A> value, int64_t live) {

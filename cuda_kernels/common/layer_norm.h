@@ -1,7 +1,7 @@
 // y = (x - mean) * rstd * weight + bias, rstd = 1 / sqrt(var(x) + eps), row by row: for every
 // operator with this norm in it. A Call carries the arguments as `norm` and says what it adds:
 //
-//     read<T>(row, i, values)    one vector of x, asked once and before norm.x is read: may write it
+//     read<T>(row, i, values)    one vector of x, asked once, before norm.x is read: may write it
 //     finish<T>(row, i, grad_x)  in the backward pass: the last word on what is stored
 //     has_vectors(lanes)         whether what these touch allows whole vectors
 #pragma once
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kMaxRowThreads) forward(const Call call) {
         sum += values[k];
       }
     }
-    // In double, a handful of additions: where the mean is large, its last bits are the result's first.
+    // A few additions in double: where the mean is large, its last bits are the result's first.
     const A mean = static_cast<A>(row_sum<double>(sum) / static_cast<double>(args.size));
     A squares = 0;
     for (int64_t i = first; i < size; i += step) {
@@ -96,10 +96,10 @@ __device__ void add_to(A* totals, const A (&values)[V]) {
   store(totals, sums);
 }
 
-// With h = (x - mean) * rstd and g = grad * weight: grad_x = rstd * (g - mean(g) - h * mean(g * h)),
-// grad_weight = sum over rows of grad * h, and grad_bias that of grad. A row of threads walks through
-// one chunk of rows; each thread keeps the sums of its own columns, in shared memory where that is
-// large enough.
+// With h = (x - mean) * rstd and g = grad * weight:
+// grad_x = rstd * (g - mean(g) - h * mean(g * h)), grad_weight = sum over rows of grad * h, and
+// grad_bias that of grad. A row of threads walks through one chunk of rows; each thread keeps the
+// sums of its own columns, in shared memory where that is large enough.
 template <typename T, int V, typename Call>
 __global__ void __launch_bounds__(kMaxRowThreads, 1)  // the 1: rather fewer blocks than spills
     backward(const Call call, bool use_shared) {

@@ -1,7 +1,7 @@
 // y = x * rstd * weight, rstd = 1 / sqrt(mean(x^2) + eps), row by row: for every operator with this
 // norm in it. A Call carries the arguments as `norm` and says what it adds:
 //
-//     read<T>(row, i, values)    one vector of x, asked once and before norm.x is read: may write it
+//     read<T>(row, i, values)    one vector of x, asked once, before norm.x is read: may write it
 //     finish<T>(row, i, grad_x)  in the backward pass: the last word on what is stored
 //     has_vectors(lanes)         whether what these touch allows whole vectors
 #pragma once

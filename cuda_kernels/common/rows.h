@@ -1,4 +1,4 @@
-// What kernels that work row by row share: the vector width that rows allow, and sums over the rows.
+// What kernels that work row by row share: the vector width that rows allow, and sums over rows.
 #pragma once
 
 #include "reduce.h"
