@@ -2,6 +2,7 @@
 
 #include <fusewheel/add_rms_norm.h>
 
+#include "simd/add_rows.h"
 #include "simd/rms_norm.h"
 
 FUSEWHEEL_DECLARE(void add_rms_norm_rows(const AddRmsNormArgs&, int64_t, int64_t));
@@ -13,26 +14,15 @@ namespace fusewheel::FUSEWHEEL_ISA {
 void add_rms_norm_rows(const AddRmsNormArgs& args, int64_t begin, int64_t end) {
   for_dtype(args.norm.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const auto* x = static_cast<const T*>(args.x);
-    const auto* residual = static_cast<const T*>(args.residual);
-    auto* sum = static_cast<T*>(args.sum);
-    rms_norm_forward<T>(args.norm, begin, end, [&](int64_t row, int64_t i, int64_t live) {
-      const auto value = round_to<T>(load(x + row * args.x_stride + i, live) +
-                                     load(residual + row * args.residual_stride + i, live));
-      store(sum + row * args.norm.size + i, value, live);
-      return value;
-    });
+    rms_norm_forward<T>(args.norm, begin, end, sum_of_rows<T>(args.add));
   });
 }
 
-void add_rms_norm_backward_chunks(const AddRmsNormBackwardArgs& args, int64_t begin, int64_t end) {
+void add_rms_norm_backward_chunks(const AddRmsNormBackwardArgs& args, int64_t begin,
+                                  int64_t end) {
   for_dtype(args.norm.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const auto* grad_sum = static_cast<const T*>(args.grad_sum);
-    rms_norm_backward<T>(
-        args.norm, begin, end, [&](int64_t row, int64_t i, int64_t live, auto grad_x) {
-          return grad_x + load(grad_sum + row * args.grad_sum_stride + i, live);
-        });
+    rms_norm_backward<T>(args.norm, begin, end, plus_rows<T>(args.add));
   });
 }
 
@@ -47,16 +37,16 @@ namespace {
 
 std::tuple<Tensor, Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& residual,
                                                 const Tensor& weight, double eps, int64_t cast) {
-  const AddRmsNorm call(x, residual, weight, eps, cast);
+  const AddRmsNorm call("add_rms_norm", x, residual, weight, eps, cast);
   const auto& norm = call.args.norm;
   parallel_rows(FUSEWHEEL_SELECT(add_rms_norm_rows), call.args, norm.count, norm.size);
-  return {call.norm.y, call.sum, call.norm.rstd};
+  return {call.norm.y, call.add.sum, call.norm.rstd};
 }
 
 std::tuple<Tensor, Tensor> add_rms_norm_backward(const Tensor& grad, const Tensor& grad_sum,
                                                  const Tensor& sum, const Tensor& weight,
                                                  const Tensor& rstd, int64_t cast) {
-  const AddRmsNormBackward call(grad, grad_sum, sum, weight, rstd, cast);
+  const AddRmsNormBackward call("add_rms_norm_backward", grad, grad_sum, sum, weight, rstd, cast);
   const auto& norm = call.args.norm;
   parallel_chunks(FUSEWHEEL_SELECT(add_rms_norm_backward_chunks), call.args, norm.chunks,
                   norm.count * norm.size);

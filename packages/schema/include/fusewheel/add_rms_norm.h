@@ -1,23 +1,19 @@
 // Arguments of add_rms_norm, checked the same way for every backend.
 #pragma once
 
+#include <fusewheel/add_rows.h>
 #include <fusewheel/rms_norm.h>
 
 namespace fusewheel {
 
 struct AddRmsNormArgs {
+  AddRowsArgs add;
   RmsNormArgs norm;  // of the sum
-  const void* x;
-  const void* residual;
-  void* sum;
-  int64_t x_stride;
-  int64_t residual_stride;
 };
 
 struct AddRmsNormBackwardArgs {
+  AddRowsBackwardArgs add;
   RmsNormBackwardArgs norm;  // of the sum
-  const void* grad_sum;
-  int64_t grad_sum_stride;
 };
 
 }  // namespace fusewheel
@@ -28,53 +24,28 @@ namespace fusewheel {
 
 // A checked call; owns the tensors its arguments point into.
 struct AddRmsNorm {
-  Tensor sum;
-  Rows x;
-  Rows residual;
+  AddRows add;
   RmsNorm norm;
   AddRmsNormArgs args;
 
-  AddRmsNorm(const Tensor& input, const Tensor& other, const Tensor& gain, double eps, int64_t cast)
-      : sum(allocate({"x", input}, {"residual", other}, {"weight", gain}, cast)),
-        x(rows_of(input)),
-        residual(rows_of(other)),
-        norm(kName, {"x", sum}, gain, eps, cast),
-        args{norm.args,
-             x.tensor.const_data_ptr(),
-             residual.tensor.const_data_ptr(),
-             sum.mutable_data_ptr(),
-             x.stride,
-             residual.stride} {}
-
- private:
-  static constexpr const char* kName = "add_rms_norm";
-
-  static Tensor allocate(Argument x, Argument residual, Argument weight, int64_t cast) {
-    check_rms_norm(kName, x, weight, cast);
-    check_same(kName, residual, x);
-    return empty_contiguous(x.tensor.sizes(), x.tensor.scalar_type(), x.tensor);
-  }
+  AddRmsNorm(const char* op, const Tensor& x, const Tensor& residual, const Tensor& weight,
+             double eps, int64_t cast)
+      : add(op, {"x", x}, {"residual", residual}),
+        norm(op, {"x", add.sum}, weight, eps, cast),
+        args{add.args, norm.args} {}
 };
 
 struct AddRmsNormBackward {
   RmsNormBackward norm;
-  Rows grad_sum;
+  AddRowsBackward add;
   AddRmsNormBackwardArgs args;
 
-  AddRmsNormBackward(const Tensor& grad, const Tensor& grad_of_sum, const Tensor& sum,
+  AddRmsNormBackward(const char* op, const Tensor& grad, const Tensor& grad_sum, const Tensor& sum,
                      const Tensor& weight, const Tensor& rstd, int64_t cast,
                      int64_t (*chunks_of)(int64_t count, int64_t size) = row_chunks)
-      : norm(kName, grad, {"sum", sum}, weight, rstd, cast, chunks_of),
-        grad_sum(checked({"grad_sum", grad_of_sum}, {"sum", sum})),
-        args{norm.args, grad_sum.tensor.const_data_ptr(), grad_sum.stride} {}
-
- private:
-  static constexpr const char* kName = "add_rms_norm_backward";
-
-  static Rows checked(Argument grad_sum, Argument sum) {
-    check_same(kName, grad_sum, sum);
-    return rows_of(grad_sum.tensor);
-  }
+      : norm(op, grad, {"sum", sum}, weight, rstd, cast, chunks_of),
+        add(op, {"grad_sum", grad_sum}, {"sum", sum}),
+        args{add.args, norm.args} {}
 };
 
 }  // namespace fusewheel
