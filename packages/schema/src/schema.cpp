@@ -26,6 +26,11 @@ constexpr const char* kSchemas[] = {
     " -> (Tensor y, Tensor mean, Tensor rstd)",
     "layer_norm_backward(Tensor grad, Tensor x, Tensor? weight, Tensor mean, Tensor rstd,"
     " bool parameters) -> (Tensor grad_x, Tensor grad_weight, Tensor grad_bias)",
+    "add_layer_norm(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, float eps)"
+    " -> (Tensor y, Tensor sum, Tensor mean, Tensor rstd)",
+    "add_layer_norm_backward(Tensor grad, Tensor grad_sum, Tensor sum, Tensor? weight, Tensor mean,"
+    " Tensor rstd, bool parameters)"
+    " -> (Tensor grad_sum_total, Tensor grad_weight, Tensor grad_bias)",
     "silu_mul(Tensor gate, Tensor up) -> Tensor",
     "silu_mul_backward(Tensor grad, Tensor gate, Tensor up) -> (Tensor grad_gate, Tensor grad_up)",
     "gelu(Tensor x, bool tanh) -> Tensor",
