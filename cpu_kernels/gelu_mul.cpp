@@ -32,6 +32,8 @@ void gelu_mul_backward_range(const ElementwiseArgs<5>& args, int64_t begin, int6
 
 #if FUSEWHEEL_GLUE
 
+#include <fusewheel/packed.h>
+
 #include "parallel.h"
 
 namespace fusewheel {
@@ -52,9 +54,25 @@ std::tuple<Tensor, Tensor> gelu_mul_backward(const Tensor& grad, const Tensor& g
   return {call.out[0], call.out[1]};
 }
 
+Tensor gelu_mul_packed(const Tensor& gate_up, bool tanh) {
+  Packed call("gelu_mul_packed", {"gate_up", gate_up});
+  call.args.scalar = tanh;
+  launch(FUSEWHEEL_SELECT(gelu_mul_range), call);
+  return call.out[0];
+}
+
+Tensor gelu_mul_packed_backward(const Tensor& grad, const Tensor& gate_up, bool tanh) {
+  PackedBackward call("gelu_mul_packed_backward", {"grad", grad}, {"gate_up", gate_up});
+  call.args.scalar = tanh;
+  launch(FUSEWHEEL_SELECT(gelu_mul_backward_range), call);
+  return call.out[0];
+}
+
 FUSEWHEEL_KERNELS(library) {
   kernel<gelu_mul>(library, "gelu_mul");
   kernel<gelu_mul_backward>(library, "gelu_mul_backward");
+  kernel<gelu_mul_packed>(library, "gelu_mul_packed");
+  kernel<gelu_mul_packed_backward>(library, "gelu_mul_packed_backward");
 }
 
 }  // namespace

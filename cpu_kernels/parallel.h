@@ -48,9 +48,8 @@ void parallel_columns(void (*range)(const Args&, int64_t, int64_t), const Args& 
                [&](int64_t begin, int64_t end) { range(args, begin, end); });
 }
 
-template <int outputs, int inputs>
-void launch(void (*range)(const ElementwiseArgs<outputs + inputs>&, int64_t, int64_t),
-            const Elementwise<outputs, inputs>& call) {
+template <int operands, typename Call>
+void launch(void (*range)(const ElementwiseArgs<operands>&, int64_t, int64_t), const Call& call) {
   parallel_for(call.args.geometry.numel, kGrain,
                [&](int64_t begin, int64_t end) { range(call.args, begin, end); });
 }

@@ -30,6 +30,8 @@ void silu_mul_backward_range(const ElementwiseArgs<5>& args, int64_t begin, int6
 
 #if FUSEWHEEL_GLUE
 
+#include <fusewheel/packed.h>
+
 #include "parallel.h"
 
 namespace fusewheel {
@@ -49,9 +51,23 @@ std::tuple<Tensor, Tensor> silu_mul_backward(const Tensor& grad, const Tensor& g
   return {call.out[0], call.out[1]};
 }
 
+Tensor silu_mul_packed(const Tensor& gate_up) {
+  const Packed call("silu_mul_packed", {"gate_up", gate_up});
+  launch(FUSEWHEEL_SELECT(silu_mul_range), call);
+  return call.out[0];
+}
+
+Tensor silu_mul_packed_backward(const Tensor& grad, const Tensor& gate_up) {
+  const PackedBackward call("silu_mul_packed_backward", {"grad", grad}, {"gate_up", gate_up});
+  launch(FUSEWHEEL_SELECT(silu_mul_backward_range), call);
+  return call.out[0];
+}
+
 FUSEWHEEL_KERNELS(library) {
   kernel<silu_mul>(library, "silu_mul");
   kernel<silu_mul_backward>(library, "silu_mul_backward");
+  kernel<silu_mul_packed>(library, "silu_mul_packed");
+  kernel<silu_mul_packed_backward>(library, "silu_mul_packed_backward");
 }
 
 }  // namespace

@@ -57,6 +57,8 @@ void gelu_mul_backward_launch(const ElementwiseArgs<5>& args, Stream stream) {
 
 #if FUSEWHEEL_GLUE
 
+#include <fusewheel/packed.h>
+
 #include "common/glue.h"
 
 namespace fusewheel {
@@ -77,9 +79,25 @@ std::tuple<Tensor, Tensor> gelu_mul_backward(const Tensor& grad, const Tensor& g
   return {call.out[0], call.out[1]};
 }
 
+Tensor gelu_mul_packed(const Tensor& gate_up, bool tanh) {
+  Packed call("gelu_mul_packed", {"gate_up", gate_up});
+  call.args.scalar = tanh;
+  run("gelu_mul_packed", gelu_mul_launch, call);
+  return call.out[0];
+}
+
+Tensor gelu_mul_packed_backward(const Tensor& grad, const Tensor& gate_up, bool tanh) {
+  PackedBackward call("gelu_mul_packed_backward", {"grad", grad}, {"gate_up", gate_up});
+  call.args.scalar = tanh;
+  run("gelu_mul_packed_backward", gelu_mul_backward_launch, call);
+  return call.out[0];
+}
+
 FUSEWHEEL_KERNELS(library) {
   kernel<gelu_mul>(library, "gelu_mul");
   kernel<gelu_mul_backward>(library, "gelu_mul_backward");
+  kernel<gelu_mul_packed>(library, "gelu_mul_packed");
+  kernel<gelu_mul_packed_backward>(library, "gelu_mul_packed_backward");
 }
 
 }  // namespace

@@ -52,6 +52,8 @@ void silu_mul_backward_launch(const ElementwiseArgs<5>& args, Stream stream) {
 
 #if FUSEWHEEL_GLUE
 
+#include <fusewheel/packed.h>
+
 #include "common/glue.h"
 
 namespace fusewheel {
@@ -70,9 +72,23 @@ std::tuple<Tensor, Tensor> silu_mul_backward(const Tensor& grad, const Tensor& g
   return {call.out[0], call.out[1]};
 }
 
+Tensor silu_mul_packed(const Tensor& gate_up) {
+  const Packed call("silu_mul_packed", {"gate_up", gate_up});
+  run("silu_mul_packed", silu_mul_launch, call);
+  return call.out[0];
+}
+
+Tensor silu_mul_packed_backward(const Tensor& grad, const Tensor& gate_up) {
+  const PackedBackward call("silu_mul_packed_backward", {"grad", grad}, {"gate_up", gate_up});
+  run("silu_mul_packed_backward", silu_mul_backward_launch, call);
+  return call.out[0];
+}
+
 FUSEWHEEL_KERNELS(library) {
   kernel<silu_mul>(library, "silu_mul");
   kernel<silu_mul_backward>(library, "silu_mul_backward");
+  kernel<silu_mul_packed>(library, "silu_mul_packed");
+  kernel<silu_mul_packed_backward>(library, "silu_mul_packed_backward");
 }
 
 }  // namespace

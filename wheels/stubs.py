@@ -12,16 +12,15 @@ OPS = Path(__file__).parents[1] / "python" / "fusewheel" / "ops"
 
 
 def stub() -> str:
-    """The stub's text: one import per module that defines a function of its own name."""
-    names = [
-        path.stem
-        for path in sorted(OPS.glob("[a-z]*.py"))
-        if any(
-            isinstance(node, ast.FunctionDef) and node.name == path.stem
-            for node in ast.parse(path.read_text()).body
-        )
-    ]
-    lines = [f"from fusewheel.ops.{name} import {name} as {name}" for name in names]
+    """The stub's text: one import per public function that an operator is declared with."""
+    lines: list[str] = []
+    names: list[str] = []
+    for path in sorted(OPS.glob("[a-z]*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.keyword(arg="function", value=ast.Name(id=name)):
+                    names.append(name)
+                    lines.append(f"from fusewheel.ops.{path.stem} import {name} as {name}")
     return "\n".join(
         [
             "from fusewheel._operator import Operator",

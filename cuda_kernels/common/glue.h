@@ -67,9 +67,9 @@ inline int64_t device_row_chunks(int64_t count, int64_t size) {
   return std::min<int64_t>(most, count / 8 + 1);
 }
 
-template <int outputs, int inputs>
-void run(const char* op, void (*launch)(const ElementwiseArgs<outputs + inputs>&, Stream),
-         const Elementwise<outputs, inputs>& call) {
+template <int operands, typename Call>
+void run(const char* op, void (*launch)(const ElementwiseArgs<operands>&, Stream),
+         const Call& call) {
   if (call.args.geometry.numel > 0) {
     launch(call.args, OnDevice(op, call.out[0]).stream());
   }

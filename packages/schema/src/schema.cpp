@@ -33,11 +33,15 @@ constexpr const char* kSchemas[] = {
     " -> (Tensor grad_sum_total, Tensor grad_weight, Tensor grad_bias)",
     "silu_mul(Tensor gate, Tensor up) -> Tensor",
     "silu_mul_backward(Tensor grad, Tensor gate, Tensor up) -> (Tensor grad_gate, Tensor grad_up)",
+    "silu_mul_packed(Tensor gate_up) -> Tensor",
+    "silu_mul_packed_backward(Tensor grad, Tensor gate_up) -> Tensor",
     "gelu(Tensor x, bool tanh) -> Tensor",
     "gelu_backward(Tensor grad, Tensor x, bool tanh) -> Tensor",
     "gelu_mul(Tensor gate, Tensor up, bool tanh) -> Tensor",
     "gelu_mul_backward(Tensor grad, Tensor gate, Tensor up, bool tanh)"
     " -> (Tensor grad_gate, Tensor grad_up)",
+    "gelu_mul_packed(Tensor gate_up, bool tanh) -> Tensor",
+    "gelu_mul_packed_backward(Tensor grad, Tensor gate_up, bool tanh) -> Tensor",
     "cross_entropy(Tensor logits, Tensor target, Tensor? weight, int ignore_index,"
     " float label_smoothing, float z_loss, float softcap, bool needs_grad)"
     " -> (Tensor loss, Tensor logsumexp, Tensor grad_logits)",

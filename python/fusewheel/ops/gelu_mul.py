@@ -10,6 +10,14 @@ from torch import Tensor
 
 from fusewheel._elementwise import SIZES, bad_pairs, empty_output, pairs
 from fusewheel._operator import Arguments, BadInput, Make, Operator
+from fusewheel._packed import (
+    bad_packed,
+    bad_packed_backward,
+    empty_half,
+    empty_packed,
+    halves,
+    packed_samples,
+)
 from fusewheel.ops.gelu import gelu_slope
 
 
@@ -34,6 +42,30 @@ def gelu_mul(gate: Tensor, up: Tensor, approximate: str = "none") -> Tensor:
     if approximate != "none" and approximate != "tanh":
         raise ValueError(f"gelu_mul: approximate must be 'none' or 'tanh', got '{approximate}'")
     result: Tensor = torch.ops.fusewheel.gelu_mul(gate, up, approximate == "tanh")
+    return result
+
+
+def gelu_mul_packed(gate_up: Tensor, approximate: str = "none") -> Tensor:
+    """`gelu_mul` of the two halves of one tensor, as a projection to gate and up at once gives it.
+    The gradient is one tensor too.
+
+    Args:
+        gate_up: `[..., 2 * n]`, first gate, then up; float32, bfloat16, float16 or float64.
+        approximate: `"none"` for gelu by the error function, `"tanh"` for its approximation.
+
+    Returns:
+        A contiguous tensor `[..., n]`, rounded once.
+
+    Raises:
+        ValueError: `approximate` is neither of the two.
+        RuntimeError: the dtype is not floating, the last dimension is odd or there is none, or the
+            tensor is sparse.
+    """
+    if approximate != "none" and approximate != "tanh":
+        raise ValueError(
+            f"gelu_mul_packed: approximate must be 'none' or 'tanh', got '{approximate}'"
+        )
+    result: Tensor = torch.ops.fusewheel.gelu_mul_packed(gate_up, approximate == "tanh")
     return result
 
 
@@ -96,6 +128,54 @@ def _backward_bad_inputs(make: Make) -> Iterator[BadInput]:
         yield BadInput((*bad.arguments, make(4, 8), True), bad.message)
 
 
+def _packed_reference(gate_up: Tensor, tanh: bool) -> Tensor:
+    return _reference(*halves(gate_up), tanh)
+
+
+def _packed_fake(gate_up: Tensor, tanh: bool) -> Tensor:
+    return empty_half("gelu_mul_packed", gate_up)
+
+
+def _packed_backward(
+    needs: Sequence[bool], grads: Sequence[Tensor], arguments: Arguments, saved: Sequence[Tensor]
+) -> tuple[Any, ...]:
+    grad = torch.ops.fusewheel.gelu_mul_packed_backward(grads[0], *arguments)
+    return grad, None
+
+
+def _packed_samples(make: Make) -> Iterator[Arguments]:
+    for i, gate_up in enumerate(packed_samples(make)):
+        yield gate_up, i % 2 == 1
+
+
+def _packed_benchmarks(make: Make) -> Iterator[tuple[str, Arguments]]:
+    for rows, size in SIZES:
+        yield f"{rows}x{size} erf", (make(rows, 2 * size), False)
+        yield f"{rows}x{size} tanh", (make(rows, 2 * size), True)
+
+
+def _packed_bad_inputs(make: Make) -> Iterator[BadInput]:
+    return bad_packed(make, False)
+
+
+def _packed_backward_reference(grad: Tensor, gate_up: Tensor, tanh: bool) -> Tensor:
+    return torch.cat(_backward_reference(grad, *halves(gate_up), tanh), dim=-1)
+
+
+def _packed_backward_fake(grad: Tensor, gate_up: Tensor, tanh: bool) -> Tensor:
+    return empty_packed("gelu_mul_packed_backward", grad, gate_up)
+
+
+def _packed_backward_samples(make: Make) -> Iterator[Arguments]:
+    for i, arguments in enumerate(_packed_samples(make)):
+        shape = halves(arguments[0])[0].shape
+        yield (make.strided if i % 2 else make)(*shape), *arguments
+
+
+def _packed_backward_bad_inputs(make: Make) -> Iterator[BadInput]:
+    return bad_packed_backward(make, False)
+
+
 OPERATORS = (
     Operator(
         name="gelu_mul",
@@ -113,5 +193,22 @@ OPERATORS = (
         fake=_backward_fake,
         samples=_backward_samples,
         bad_inputs=_backward_bad_inputs,
+    ),
+    Operator(
+        name="gelu_mul_packed",
+        reference=_packed_reference,
+        fake=_packed_fake,
+        backward=_packed_backward,
+        samples=_packed_samples,
+        bad_inputs=_packed_bad_inputs,
+        benchmarks=_packed_benchmarks,
+        function=gelu_mul_packed,
+    ),
+    Operator(
+        name="gelu_mul_packed_backward",
+        reference=_packed_backward_reference,
+        fake=_packed_backward_fake,
+        samples=_packed_backward_samples,
+        bad_inputs=_packed_backward_bad_inputs,
     ),
 )

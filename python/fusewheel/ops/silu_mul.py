@@ -10,6 +10,14 @@ from torch import Tensor
 
 from fusewheel._elementwise import SIZES, bad_pairs, empty_output, pairs
 from fusewheel._operator import Arguments, BadInput, Make, Operator
+from fusewheel._packed import (
+    bad_packed,
+    bad_packed_backward,
+    empty_half,
+    empty_packed,
+    halves,
+    packed_samples,
+)
 
 
 def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
@@ -29,6 +37,24 @@ def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
             sparse.
     """
     result: Tensor = torch.ops.fusewheel.silu_mul(gate, up)
+    return result
+
+
+def silu_mul_packed(gate_up: Tensor) -> Tensor:
+    """`silu_mul` of the two halves of one tensor, as a projection to gate and up at once gives it.
+    The gradient is one tensor too.
+
+    Args:
+        gate_up: `[..., 2 * n]`, first gate, then up; float32, bfloat16, float16 or float64.
+
+    Returns:
+        A contiguous tensor `[..., n]`, rounded once.
+
+    Raises:
+        RuntimeError: the dtype is not floating, the last dimension is odd or there is none, or the
+            tensor is sparse.
+    """
+    result: Tensor = torch.ops.fusewheel.silu_mul_packed(gate_up)
     return result
 
 
@@ -79,6 +105,53 @@ def _backward_bad_inputs(make: Make) -> Iterator[BadInput]:
         yield BadInput((*bad.arguments, make(4, 8)), bad.message)
 
 
+def _packed_reference(gate_up: Tensor) -> Tensor:
+    return _reference(*halves(gate_up))
+
+
+def _packed_fake(gate_up: Tensor) -> Tensor:
+    return empty_half("silu_mul_packed", gate_up)
+
+
+def _packed_backward(
+    needs: Sequence[bool], grads: Sequence[Tensor], arguments: Arguments, saved: Sequence[Tensor]
+) -> tuple[Any, ...]:
+    grad = torch.ops.fusewheel.silu_mul_packed_backward(grads[0], *arguments)
+    return (grad,)
+
+
+def _packed_samples(make: Make) -> Iterator[Arguments]:
+    for gate_up in packed_samples(make):
+        yield (gate_up,)
+
+
+def _packed_benchmarks(make: Make) -> Iterator[tuple[str, Arguments]]:
+    for rows, size in SIZES:
+        yield f"{rows}x{size}", (make(rows, 2 * size),)
+
+
+def _packed_bad_inputs(make: Make) -> Iterator[BadInput]:
+    return bad_packed(make)
+
+
+def _packed_backward_reference(grad: Tensor, gate_up: Tensor) -> Tensor:
+    return torch.cat(_backward_reference(grad, *halves(gate_up)), dim=-1)
+
+
+def _packed_backward_fake(grad: Tensor, gate_up: Tensor) -> Tensor:
+    return empty_packed("silu_mul_packed_backward", grad, gate_up)
+
+
+def _packed_backward_samples(make: Make) -> Iterator[Arguments]:
+    for i, arguments in enumerate(_packed_samples(make)):
+        shape = halves(arguments[0])[0].shape
+        yield (make.strided if i % 2 else make)(*shape), *arguments
+
+
+def _packed_backward_bad_inputs(make: Make) -> Iterator[BadInput]:
+    return bad_packed_backward(make)
+
+
 OPERATORS = (
     Operator(
         name="silu_mul",
@@ -96,5 +169,22 @@ OPERATORS = (
         fake=_backward_fake,
         samples=_backward_samples,
         bad_inputs=_backward_bad_inputs,
+    ),
+    Operator(
+        name="silu_mul_packed",
+        reference=_packed_reference,
+        fake=_packed_fake,
+        backward=_packed_backward,
+        samples=_packed_samples,
+        bad_inputs=_packed_bad_inputs,
+        benchmarks=_packed_benchmarks,
+        function=silu_mul_packed,
+    ),
+    Operator(
+        name="silu_mul_packed_backward",
+        reference=_packed_backward_reference,
+        fake=_packed_backward_fake,
+        samples=_packed_backward_samples,
+        bad_inputs=_packed_backward_bad_inputs,
     ),
 )
