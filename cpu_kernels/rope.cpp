@@ -2,7 +2,8 @@
 //
 // Each pair (a, b) of a head is rotated: a' = a cos_a - b sin_a, b' = b cos_b + a sin_b. The pairs
 // are (i, i + D/2), or (2i, 2i + 1) where interleaved. The backward pass is the transposed matrix:
-// a = a' cos_a + b' sin_b, b = b' cos_b - a' sin_a.
+// a = a' cos_a + b' sin_b, b = b' cos_b - a' sin_a. Where the tables are narrower than a head, its
+// other elements are copied.
 
 #include <fusewheel/rope.h>
 
@@ -55,9 +56,15 @@ FUSEWHEEL_INLINE void rotate_pairs(const T* in, const T* cos, const T* sin, T* o
     if (transposed) {
       s = __builtin_shuffle(s, neighbour);
     }
-    store(out + i,
-               value * load(cos + i, live) + __builtin_shuffle(value, neighbour) * (s * sign),
-               live);
+    store(out + i, value * load(cos + i, live) + __builtin_shuffle(value, neighbour) * (s * sign),
+          live);
+  }
+}
+
+template <typename T>
+FUSEWHEEL_INLINE void copy(const T* in, T* out, int64_t size) {
+  for (int64_t i = 0; i < size; ++i) {
+    out[i] = in[i];
   }
 }
 
@@ -66,10 +73,13 @@ void rotate(const RopeArgs& args, int64_t begin, int64_t end) {
   for (int64_t item = begin; item < end; ++item) {
     const int64_t batch = item / args.length;
     const int64_t position = item % args.length;
+    const int64_t row = args.rows == nullptr ? position
+                                             : args.rows[batch * args.row_strides[0] +
+                                                         position * args.row_strides[1]];
     const T* cos = static_cast<const T*>(args.cos) + batch * args.cos_strides[0] +
-                   position * args.cos_strides[1];
+                   row * args.cos_strides[1];
     const T* sin = static_cast<const T*>(args.sin) + batch * args.sin_strides[0] +
-                   position * args.sin_strides[1];
+                   row * args.sin_strides[1];
     for (const RopeTensor& tensor : args.tensors) {
       const T* in = static_cast<const T*>(tensor.in) + batch * tensor.in_strides[0] +
                     position * tensor.in_strides[2];
@@ -77,10 +87,11 @@ void rotate(const RopeArgs& args, int64_t begin, int64_t end) {
                position * tensor.out_strides[2];
       for (int64_t head = 0; head < tensor.heads; ++head) {
         if (args.interleaved) {
-          rotate_pairs(in, cos, sin, out, args.size, args.transposed);
+          rotate_pairs(in, cos, sin, out, args.rotated, args.transposed);
         } else {
-          rotate_halves(in, cos, sin, out, args.size / 2, args.transposed);
+          rotate_halves(in, cos, sin, out, args.rotated / 2, args.transposed);
         }
+        copy(in + args.rotated, out + args.rotated, args.size - args.rotated);
         in += tensor.in_strides[1];
         out += tensor.out_strides[1];
       }
@@ -103,8 +114,21 @@ void rope_positions(const RopeArgs& args, int64_t begin, int64_t end) {
 namespace fusewheel {
 namespace {
 
-std::tuple<Tensor, Tensor> run(const Rope& call) {
+void check_positions(const char* op, const RopeArgs& args) {
+  for (int64_t item = 0; args.rows != nullptr && item < args.batch * args.length; ++item) {
+    const int64_t batch = item / args.length;
+    const int64_t position = item % args.length;
+    const int64_t row = args.rows[batch * args.row_strides[0] + position * args.row_strides[1]];
+    if (row < 0 || row >= args.row_count) {
+      fail(op, "positions must be rows of the tables, between 0 and " +
+                   std::to_string(args.row_count - 1) + ", got " + std::to_string(row));
+    }
+  }
+}
+
+std::tuple<Tensor, Tensor> run(const char* op, const Rope& call) {
   const auto& args = call.args;
+  check_positions(op, args);
   const int64_t work = (args.tensors[0].heads + args.tensors[1].heads) * args.size;
   const auto positions = FUSEWHEEL_SELECT(rope_positions);
   parallel_for(args.batch * args.length, kGrain / std::max<int64_t>(work, 1) + 1,
@@ -113,19 +137,19 @@ std::tuple<Tensor, Tensor> run(const Rope& call) {
 }
 
 std::tuple<Tensor, Tensor> rope(const Tensor& q, const Tensor& k, const Tensor& cos,
-                                const Tensor& sin, bool interleaved) {
-  return run({"rope", {"q", q}, {"k", k}, {"cos", cos}, {"sin", sin}, interleaved, false});
+                                const Tensor& sin, bool interleaved,
+                                const OptionalTensor& positions) {
+  constexpr const char* op = "rope";
+  return run(op, {op, {"q", q}, {"k", k}, {"cos", cos}, {"sin", sin}, interleaved, positions,
+                  false});
 }
 
 std::tuple<Tensor, Tensor> rope_backward(const Tensor& grad_q, const Tensor& grad_k,
-                                         const Tensor& cos, const Tensor& sin, bool interleaved) {
-  return run({"rope_backward",
-              {"grad_q", grad_q},
-              {"grad_k", grad_k},
-              {"cos", cos},
-              {"sin", sin},
-              interleaved,
-              true});
+                                         const Tensor& cos, const Tensor& sin, bool interleaved,
+                                         const OptionalTensor& positions) {
+  constexpr const char* op = "rope_backward";
+  return run(op, {op, {"grad_q", grad_q}, {"grad_k", grad_k}, {"cos", cos}, {"sin", sin},
+                  interleaved, positions, true});
 }
 
 FUSEWHEEL_KERNELS(library) {

@@ -2,7 +2,11 @@
 //
 // Each pair (a, b) of a head is rotated: a' = a cos_a - b sin_a, b' = b cos_b + a sin_b. The pairs
 // are (i, i + D/2), or (2i, 2i + 1) where interleaved. The backward pass is the transposed matrix:
-// a = a' cos_a + b' sin_b, b = b' cos_b - a' sin_a.
+// a = a' cos_a + b' sin_b, b = b' cos_b - a' sin_a. Where the tables are narrower than a head, its
+// other elements are copied.
+//
+// A position outside the tables cannot be refused here, where nobody waits for the device: it
+// becomes NaN.
 
 #include <fusewheel/rope.h>
 
@@ -13,6 +17,8 @@ void rope_launch(const char* op, const RopeArgs&, Stream);
 }  // namespace fusewheel
 
 #if FUSEWHEEL_DEVICE
+
+#include <cmath>
 
 #include "common/launch.h"
 #include "common/vector.h"
@@ -79,18 +85,45 @@ __device__ void rotate_pairs(const T* in, const T* cos, const T* sin, T* out, in
   }
 }
 
+// V elements that are not rotated; only the first `count` of them exist.
+template <bool vectors, int V, typename T>
+__device__ void copy(const T* in, T* out, int64_t count) {
+  Accumulate<T> value[V];
+  if constexpr (vectors) {
+    load(in, value);
+    store(out, value);
+  } else {
+    load(in, value, count);
+    store(out, value, count);
+  }
+}
+
+// What a position outside the tables gives.
+template <typename T>
+__device__ void fill_with_nan(const RopeTensor& tensor, T* out, int64_t size) {
+  for (int64_t i = threadIdx.x; i < tensor.heads * size; i += blockDim.x) {
+    const int64_t head = i / size;
+    narrow(static_cast<Accumulate<T>>(NAN), out[head * tensor.out_strides[1] + i - head * size]);
+  }
+}
+
 // A block takes one position of one batch entry, all its heads; a thread some vectors of a head.
 template <typename T, bool interleaved, bool vectors>
 __global__ void __launch_bounds__(kBlock) positions(const __grid_constant__ RopeArgs args) {
   constexpr int V = vectors ? kLanes<T> : interleaved ? 2 : 1;
-  const int64_t units = (interleaved ? args.size : args.size / 2) / V;  // of a head
+  const int64_t turned = (interleaved ? args.rotated : args.rotated / 2) / V;
+  const int64_t units = turned + (args.size - args.rotated + V - 1) / V;  // of a head
   for (int64_t item = blockIdx.x; item < args.batch * args.length; item += gridDim.x) {
     const int64_t batch = item / args.length;
     const int64_t position = item % args.length;
+    const int64_t row = args.rows == nullptr ? position
+                                             : args.rows[batch * args.row_strides[0] +
+                                                         position * args.row_strides[1]];
+    const bool known = row >= 0 && row < args.row_count;
     const T* cos = static_cast<const T*>(args.cos) + batch * args.cos_strides[0] +
-                   position * args.cos_strides[1];
+                   row * args.cos_strides[1];
     const T* sin = static_cast<const T*>(args.sin) + batch * args.sin_strides[0] +
-                   position * args.sin_strides[1];
+                   row * args.sin_strides[1];
 #pragma unroll
     for (int which = 0; which < 2; ++which) {
       const RopeTensor& tensor = args.tensors[which];
@@ -98,15 +131,23 @@ __global__ void __launch_bounds__(kBlock) positions(const __grid_constant__ Rope
                     position * tensor.in_strides[2];
       T* out = static_cast<T*>(tensor.out) + batch * tensor.out_strides[0] +
                position * tensor.out_strides[2];
+      if (!known) {
+        fill_with_nan(tensor, out, args.size);
+        continue;
+      }
       for (int64_t unit = threadIdx.x; unit < tensor.heads * units; unit += blockDim.x) {
         const int64_t head = unit / units;
-        const int64_t i = (unit - head * units) * V;
+        const int64_t within = unit - head * units;
+        const int64_t i = within * V;
         const T* from = in + head * tensor.in_strides[1];
         T* to = out + head * tensor.out_strides[1];
-        if constexpr (interleaved) {
+        if (within >= turned) {
+          const int64_t rest = args.rotated + (within - turned) * V;
+          copy<vectors, V>(from + rest, to + rest, args.size - rest);
+        } else if constexpr (interleaved) {
           rotate_pairs<vectors>(from, cos, sin, to, i, args.transposed);
         } else {
-          rotate_halves<vectors>(from, cos, sin, to, i, args.size / 2, args.transposed);
+          rotate_halves<vectors>(from, cos, sin, to, i, args.rotated / 2, args.transposed);
         }
       }
     }
@@ -124,9 +165,9 @@ bool all_multiples(const int64_t* strides, int count, int64_t lanes) {
 
 // Every vector of every head and table row is aligned.
 bool has_vectors(const RopeArgs& args, int64_t lanes) {
-  bool vectors = (args.interleaved ? args.size : args.size / 2) % lanes == 0 &&
-                 is_aligned(args.cos) && is_aligned(args.sin) &&
-                 all_multiples(args.cos_strides, 2, lanes) &&
+  bool vectors = (args.interleaved ? args.rotated : args.rotated / 2) % lanes == 0 &&
+                 (args.size - args.rotated) % lanes == 0 && is_aligned(args.cos) &&
+                 is_aligned(args.sin) && all_multiples(args.cos_strides, 2, lanes) &&
                  all_multiples(args.sin_strides, 2, lanes);
   for (const RopeTensor& tensor : args.tensors) {
     vectors = vectors && is_aligned(tensor.in) && is_aligned(tensor.out) &&
@@ -174,19 +215,19 @@ std::tuple<Tensor, Tensor> run(const char* op, const Rope& call) {
 }
 
 std::tuple<Tensor, Tensor> rope(const Tensor& q, const Tensor& k, const Tensor& cos,
-                                const Tensor& sin, bool interleaved) {
-  return run("rope", {"rope", {"q", q}, {"k", k}, {"cos", cos}, {"sin", sin}, interleaved, false});
+                                const Tensor& sin, bool interleaved,
+                                const OptionalTensor& positions) {
+  constexpr const char* op = "rope";
+  return run(op, {op, {"q", q}, {"k", k}, {"cos", cos}, {"sin", sin}, interleaved, positions,
+                  false});
 }
 
 std::tuple<Tensor, Tensor> rope_backward(const Tensor& grad_q, const Tensor& grad_k,
-                                         const Tensor& cos, const Tensor& sin, bool interleaved) {
-  return run("rope_backward", {"rope_backward",
-                               {"grad_q", grad_q},
-                               {"grad_k", grad_k},
-                               {"cos", cos},
-                               {"sin", sin},
-                               interleaved,
-                               true});
+                                         const Tensor& cos, const Tensor& sin, bool interleaved,
+                                         const OptionalTensor& positions) {
+  constexpr const char* op = "rope_backward";
+  return run(op, {op, {"grad_q", grad_q}, {"grad_k", grad_k}, {"cos", cos}, {"sin", sin},
+                  interleaved, positions, true});
 }
 
 FUSEWHEEL_KERNELS(library) {

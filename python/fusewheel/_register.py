@@ -39,14 +39,34 @@ _REFUSED_KEYS = (
 def register(operator: Operator) -> None:
     """Registers everything about `operator` that is not a kernel."""
     name = operator.name
-    torch.library.register_fake(f"fusewheel::{name}", _fake(operator), lib=_library)
-    _library.impl(name, _autograd_kernel(operator), "Autograd")
-    _library.impl(name, operator.reference, "FuncTorchDynamicLayerFrontMode")
-    _library.impl(name, _fallback(operator), "CompositeExplicitAutograd")
-    for key in _REFUSED_KEYS:
-        _library.impl(name, _refusal(operator), key)
+    torch.library.register_fake(f"fusewheel::{name}", _completed(operator, _fake), lib=_library)
+    kernels: dict[str, Callable[[Operator], Callable[..., Any]]] = {
+        "Autograd": _autograd_kernel,
+        "FuncTorchDynamicLayerFrontMode": lambda operator: operator.reference,
+        "CompositeExplicitAutograd": _fallback,
+        **dict.fromkeys(_REFUSED_KEYS, _refusal),
+    }
+    for key, make_kernel in kernels.items():
+        _library.impl(name, _completed(operator, make_kernel), key)
     if operator.mutates is not None:
         _library.impl(name, _version_bump(operator), "ADInplaceOrView", with_keyset=True)
+
+
+def _completed(
+    operator: Operator, make_kernel: Callable[[Operator], Callable[..., Any]]
+) -> Callable[..., Any]:
+    """A kernel that gets every argument: the dispatcher leaves out those with their default."""
+    kernel = make_kernel(operator)
+    arguments = operator.overload._schema.arguments
+    defaults = tuple(a.default_value for a in arguments if a.has_default_value())
+    if not defaults:
+        return kernel
+    required = len(arguments) - len(defaults)
+
+    def completed(*given: Any) -> Any:
+        return kernel(*given, *defaults[len(given) - required :])
+
+    return completed
 
 
 def _fake(operator: Operator) -> Callable[..., Any]:

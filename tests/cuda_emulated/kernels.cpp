@@ -92,13 +92,13 @@ void rms_norm(const Layout& layout, Dtype dtype, int64_t chunks) {
   grad_weight.expect_written(size, "rms_norm_backward");
 }
 
-void rope(int64_t head_size, int64_t skipped, bool interleaved, Dtype dtype) {
+void rope(int64_t head_size, int64_t rotated, int64_t skipped, bool interleaved, Dtype dtype) {
   constexpr int64_t kBatch = 2;
   constexpr int64_t kLength = 3;
   constexpr int64_t kHeads[] = {5, 2};
   const int64_t size = size_of(dtype);
-  const Buffer cos(kLength * head_size, size, 0, 0);
-  const Buffer sin(kLength * head_size, size, skipped, 0);
+  const Buffer cos(kLength * rotated, size, 0, 0);
+  const Buffer sin(kLength * rotated, size, skipped, 0);
   std::vector<Buffer> buffers;
   RopeArgs args{};
   for (int i = 0; i < 2; ++i) {
@@ -115,10 +115,16 @@ void rope(int64_t head_size, int64_t skipped, bool interleaved, Dtype dtype) {
   }
   args.cos = cos.data();
   args.sin = sin.data();
-  args.cos_strides[1] = args.sin_strides[1] = head_size;
+  args.cos_strides[1] = args.sin_strides[1] = rotated;
   args.batch = kBatch;
   args.length = kLength;
   args.size = head_size;
+  // The last row, the first and none.
+  const int64_t rows[] = {kLength - 1, 0, kLength};
+  args.rows = rows;
+  args.row_strides[1] = 1;
+  args.row_count = kLength;
+  args.rotated = rotated;
   args.interleaved = interleaved;
   args.dtype = dtype;
   rope_launch("rope", args, nullptr);
@@ -141,8 +147,10 @@ int main() {
     }
     for (const int64_t head_size : {2, 6, 16, 64}) {
       for (const int64_t skipped : {0, 1}) {
-        rope(head_size, skipped, false, dtype);
-        rope(head_size, skipped, true, dtype);
+        for (const int64_t rotated : {head_size, head_size / 4 * 2}) {
+          rope(head_size, rotated, skipped, false, dtype);
+          rope(head_size, rotated, skipped, true, dtype);
+        }
       }
     }
   }

@@ -1,6 +1,13 @@
 import fusewheel
 import pytest
 import torch
+from fusewheel._operator import Make
+
+
+class Wrapped(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.forward = function
 
 
 def tables(length: int, size: int, base: float = 10000.0):
@@ -53,3 +60,72 @@ def test_one_unused_output_is_no_obstacle():
     cos = torch.randn(3, 4)
     fusewheel.rope(q, k, cos, cos)[0].sum().backward()
     assert q.grad.any() and not k.grad.any()
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_narrower_tables_rotate_the_first_elements_and_keep_the_others(dtype, interleaved):
+    make = Make(dtype)
+    q, k, cos, sin = make(2, 6, 9, 34), make(2, 2, 9, 34), make(9, 16), make(9, 16)
+    wide = fusewheel.rope(q[..., :16], k[..., :16], cos, sin, interleaved)
+    for got, first, x in zip(
+        fusewheel.rope(q, k, cos, sin, interleaved), wide, (q, k), strict=True
+    ):
+        assert torch.equal(got, torch.cat((first, x[..., 16:]), -1))
+
+
+def test_partial_and_interleaved_is_what_gpt_j_computes():
+    from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb
+
+    cos, sin = tables(9, 8)
+    q, k = torch.randn(2, 6, 9, 16), torch.randn(2, 2, 9, 16)
+    got = fusewheel.rope(q, k, *(t.repeat_interleave(2, -1) for t in (cos, sin)), interleaved=True)
+    for rotated, x in zip(got, (q, k), strict=True):
+        turned = apply_rotary_pos_emb(x[..., :8].transpose(1, 2), sin[None], cos[None])
+        want = torch.cat((turned.transpose(1, 2), x[..., 8:]), -1)
+        torch.testing.assert_close(rotated, want)
+
+
+@pytest.mark.parametrize("positions", [[[5, 0, 2], [2, 2, 8]], [[1, 7, 3]], [8, 8, 0]])
+def test_positions_choose_rows_of_the_tables(dtype, positions):
+    make = Make(dtype)
+    arguments = make(2, 6, 3, 16), make(2, 2, 3, 16)
+    cos, sin, rows = make(9, 16), make(9, 16), torch.tensor(positions)
+    results = []
+    for given in ((cos, sin, False, rows), (cos[rows], sin[rows], False, None)):
+        q, k = (t.detach().requires_grad_() for t in arguments)
+        rotated = fusewheel.rope(q, k, *given)
+        results.append((*rotated, *torch.autograd.grad(rotated, (q, k), arguments)))
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_a_position_that_is_no_row():
+    q, k, cos = torch.randn(2, 4, 3, 9), torch.randn(2, 1, 3, 9), torch.randn(5, 6)
+    emulated = any(b.facts.get("cuda") == "emulated" for b in fusewheel.backends())
+    for wrong in (5, -1, 2**40, -(2**40)):
+        positions = torch.tensor([[0, 4, 1], [0, wrong, 4]])
+        if not emulated:
+            with pytest.raises(RuntimeError, match=f"rope: positions .*0 and 4, got {wrong}"):
+                fusewheel.rope(q, k, cos, cos, False, positions)
+            continue
+        for rotated in fusewheel.rope(q, k, cos, cos, False, positions):
+            assert rotated[1, :, 1].isnan().all()
+            assert rotated.isnan().sum() == rotated[1, :, 1].numel()
+
+
+def test_a_program_that_knows_nothing_of_positions():
+    """Saved by an earlier version: one argument less."""
+
+    def program(q, k, cos, sin):
+        return torch.ops.fusewheel.rope(q, k, cos, sin, False)
+
+    q, k = (torch.randn(1, heads, 3, 4, requires_grad=True) for heads in (2, 1))
+    arguments = q, k, *torch.randn(2, 3, 4)
+    want = fusewheel.rope(*arguments)
+    exported = torch.export.export(Wrapped(program), arguments).module()
+    for run in (program, torch.jit.trace(program, arguments), exported):
+        torch.testing.assert_close(run(*arguments), want)
+    gradients = torch.autograd.grad(program(*arguments), (q, k), want)
+    torch.testing.assert_close(gradients, torch.autograd.grad(want, (q, k), want))
+    torch.testing.assert_close(
+        torch.func.jacrev(program)(*arguments), torch.func.jacrev(fusewheel.rope)(*arguments)
+    )

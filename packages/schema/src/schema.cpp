@@ -46,10 +46,10 @@ constexpr const char* kSchemas[] = {
     " float label_smoothing, float z_loss, float softcap, bool needs_grad)"
     " -> (Tensor loss, Tensor logsumexp, Tensor grad_logits)",
     "cross_entropy_backward(Tensor grad, Tensor grad_logits) -> Tensor",
-    "rope(Tensor q, Tensor k, Tensor cos, Tensor sin, bool interleaved)"
+    "rope(Tensor q, Tensor k, Tensor cos, Tensor sin, bool interleaved, Tensor? positions=None)"
     " -> (Tensor q_out, Tensor k_out)",
-    "rope_backward(Tensor grad_q, Tensor grad_k, Tensor cos, Tensor sin, bool interleaved)"
-    " -> (Tensor q, Tensor k)",
+    "rope_backward(Tensor grad_q, Tensor grad_k, Tensor cos, Tensor sin, bool interleaved,"
+    " Tensor? positions=None) -> (Tensor q, Tensor k)",
     "linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
     "linear_backward_x(Tensor grad, Tensor weight) -> Tensor",
     "linear_backward_weight(Tensor grad, Tensor x, Tensor weight) -> Tensor",

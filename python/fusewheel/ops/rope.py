@@ -14,31 +14,42 @@ from fusewheel._register import reference_gradients
 
 
 def rope(
-    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False
+    q: Tensor,
+    k: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    interleaved: bool = False,
+    positions: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Rotates pairs of head elements: `(a, b) -> (a cos - b sin, b cos + a sin)`.
 
-    Source: Su et al., "RoFormer" (2021). The pairs are elements `i` and `i + D / 2` of a head (the
-    "rotate half" layout of Llama and its kin), or neighbours `2 i` and `2 i + 1` where
-    `interleaved`. Queries and keys may have different numbers of heads (grouped-query attention).
+    Source: Su et al., "RoFormer" (2021). The first R elements of a head are rotated, the
+    others kept (a partial rotary dimension, as in GPT-J, GPT-NeoX and Phi). The pairs are elements
+    `i` and `i + R / 2` (the "rotate half" layout of Llama and its kin), or neighbours `2 i` and
+    `2 i + 1` where `interleaved` (GPT-J, GLM). Queries and keys may have different numbers of heads
+    (grouped-query attention).
 
     Args:
-        q: queries `[batch, heads, length, D]`, D even; float32, bfloat16, float16 or float64. A
-            transposed view is read as it lies.
+        q: queries `[batch, heads, length, D]`; float32, bfloat16, float16 or float64. A transposed
+            view is read as it lies.
         k: keys `[batch, key heads, length, D]`, dtype and device of `q`.
-        cos: cosines `[batch or 1, length, D]` or `[length, D]`, one per element, dtype of `q`.
+        cos: cosines `[batch or 1, length, R]` or `[length, R]`, one per element, R even and at most
+            D, dtype of `q`. With `positions`: a table `[rows, R]`.
         sin: sines, likewise.
         interleaved: which elements make a pair, see above.
+        positions: `[batch or 1, length]` or `[length]`, int64: the row of `cos` and `sin` for each
+            position; absent, these have a row for each.
 
     Returns:
         The rotated queries and keys, each in the memory layout of its input (contiguous where that
         has gaps or the elements of a head are apart).
 
     Raises:
-        RuntimeError: a dtype is not floating or differs, a shape does not fit, or a tensor is
-            sparse.
+        RuntimeError: a dtype is not floating or differs, a shape does not fit, `positions` is not
+            int64 or has a row that the tables lack (on a GPU that position becomes NaN), or a
+            tensor is sparse.
     """
-    result: tuple[Tensor, Tensor] = torch.ops.fusewheel.rope(q, k, cos, sin, interleaved)
+    result: tuple[Tensor, Tensor] = torch.ops.fusewheel.rope(q, k, cos, sin, interleaved, positions)
     return result
 
 
@@ -56,6 +67,10 @@ def _join(a: Tensor, b: Tensor, interleaved: bool) -> Tensor:
 def _rotate(
     x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, transposed: bool = False
 ) -> Tensor:
+    size = cos.shape[-1]
+    if size != x.shape[-1]:
+        rotated = _rotate(x[..., :size], cos, sin, interleaved, transposed)
+        return torch.cat((rotated, x[..., size:]), dim=-1)
     a, b = _pair(x, interleaved)
     cos_a, cos_b = _pair(cos.unsqueeze(-3), interleaved)
     sin_a, sin_b = _pair(sin.unsqueeze(-3), interleaved)
@@ -64,9 +79,14 @@ def _rotate(
     return _join(a * cos_a - b * sin_a, b * cos_b + a * sin_b, interleaved)
 
 
+def _at(positions: Tensor | None, *tables: Tensor) -> tuple[Tensor, ...]:
+    return tables if positions is None else tuple(table[positions] for table in tables)
+
+
 def _reference(
-    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, positions: Tensor | None
 ) -> tuple[Tensor, Tensor]:
+    cos, sin = _at(positions, cos, sin)
     return _rotate(q, cos, sin, interleaved), _rotate(k, cos, sin, interleaved)
 
 
@@ -77,44 +97,47 @@ def _fake_like(x: Tensor) -> Tensor:
 
 
 def _fake(
-    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, positions: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     torch._check(q.dim() == 4, lambda: "rope: q must have 4 dimensions")
     torch._check(k.dim() == 4, lambda: "rope: k must have 4 dimensions")
+    torch._check(
+        cos.shape[-1] % 2 == 0 and cos.shape[-1] <= q.shape[-1],
+        lambda: f"rope: cos must have an even last dimension, at most {q.shape[-1]}",
+    )
+    torch._check(
+        sin.shape[-1] == cos.shape[-1], lambda: "rope: sin must have the last dimension of cos"
+    )
     return _fake_like(q), _fake_like(k)
 
 
 def _backward(
     needs: Sequence[bool], grads: Sequence[Tensor], arguments: Arguments, saved: Sequence[Tensor]
 ) -> Sequence[Any]:
-    _, _, cos, sin, interleaved = arguments
     if needs[2] or needs[3]:
         # Learned tables are rare: the reference differentiates them.
         return reference_gradients(_reference, needs, grads, arguments)
-    grad_q, grad_k = torch.ops.fusewheel.rope_backward(*grads, cos, sin, interleaved)
-    return grad_q, grad_k, None, None, None
+    return *torch.ops.fusewheel.rope_backward(*grads, *arguments[2:]), None, None, None, None
 
 
 def _samples(make: Make) -> Iterator[Arguments]:
+    rows = torch.tensor([[4, 0, 2], [2, 2, 1]], device=make.device)
     for interleaved in (False, True):
-        yield make(2, 4, 5, 16), make(2, 2, 5, 16), make(1, 5, 16), make(1, 5, 16), interleaved
-        yield make(2, 3, 7, 6), make(2, 1, 7, 6), make(2, 7, 6), make(7, 6), interleaved
-        yield (
-            make(2, 9, 3, 34).transpose(1, 2),
-            make(2, 9, 1, 34).transpose(1, 2),
-            make(1, 9, 34),
-            make(1, 9, 34),
-            interleaved,
-        )
-        yield (
-            make.strided(1, 2, 3, 10),
-            make.transposed(1, 2, 3, 10),
-            make.strided(3, 10),
-            make.transposed(3, 10),
-            interleaved,
-        )
-    yield make(1, 1, 1, 2), make(1, 1, 1, 2), make(1, 2), make(1, 2), False
-    yield make(2, 3, 0, 8), make(2, 1, 0, 8), make(0, 8), make(0, 8), False
+        last = interleaved, None
+        yield make(2, 4, 5, 16), make(2, 2, 5, 16), make(1, 5, 16), make(1, 5, 16), *last
+        yield make(2, 3, 7, 6), make(2, 1, 7, 6), make(2, 7, 6), make(7, 6), *last
+        q, k = make(2, 2, 3, 9), make(2, 1, 3, 9)
+        yield q, k, make(5, 6), make(5, 6), interleaved, rows
+        q, k = make(2, 9, 3, 34).transpose(1, 2), make(2, 9, 1, 34).transpose(1, 2)
+        yield q, k, make(1, 9, 34), make(1, 9, 34), *last
+        q, k = make.strided(1, 2, 3, 10), make.transposed(1, 2, 3, 10)
+        yield q, k, make.strided(3, 10), make.transposed(3, 10), *last
+        yield q, k, make.strided(5, 8), make(5, 8), interleaved, rows[:1]
+        q, k = make(2, 2, 3, 48), make(2, 1, 3, 48)
+        yield q, k, make(5, 32), make(5, 32), interleaved, rows.T.flatten()[::2]
+    yield make(1, 1, 1, 2), make(1, 1, 1, 2), make(1, 2), make(1, 2), False, None
+    yield make(2, 3, 0, 8), make(2, 1, 0, 8), make(0, 8), make(0, 8), False, None
+    yield make(1, 2, 3, 5), make(1, 2, 3, 5), make(3, 0), make(3, 0), True, None
 
 
 def _benchmarks(make: Make) -> Iterator[tuple[str, Arguments]]:
@@ -122,7 +145,10 @@ def _benchmarks(make: Make) -> Iterator[tuple[str, Arguments]]:
         q = make(1, length, heads, size).transpose(1, 2)
         k = make(1, length, key_heads, size).transpose(1, 2)
         table = make(1, length, size).detach()
-        yield f"{length}x{heads}+{key_heads}x{size}", (q, k, table, table, False)
+        label = f"{length}x{heads}+{key_heads}x{size}"
+        yield label, (q, k, table, table, False, None)
+        half, rows = table[0, :, : size // 2], torch.arange(length, device=make.device)
+        yield f"{label} partial", (q, k, half, half, False, rows)
 
 
 def _bad_inputs(make: Make) -> Iterator[BadInput]:
@@ -130,26 +156,47 @@ def _bad_inputs(make: Make) -> Iterator[BadInput]:
 
 
 def _bad(make: Make, q_name: str, k_name: str) -> Iterator[BadInput]:
-    q, k, cos = make(2, 4, 5, 8), make(2, 2, 5, 8), make(1, 5, 8)
+    q, k, cos, table = make(2, 4, 5, 8), make(2, 2, 5, 8), make(1, 5, 8), make(9, 8)
     other = torch.float64 if q.dtype != torch.float64 else torch.float32
-    yield BadInput((q.int(), k, cos, cos, False), f"{q_name} must be float32.*got int32")
-    yield BadInput((q, k.to(other), cos, cos, False), f"{k_name} must have the dtype of {q_name}")
-    yield BadInput((q, k, cos.to(other), cos, False), f"cos must have the dtype of {q_name}")
-    yield BadInput((q[0], k, cos, cos, False), f"{q_name} must have 4 dimensions")
-    yield BadInput((q, k[:, :, 1:], cos, cos, False), rf"{k_name} must have shape \[2, 2, 5, 8\]")
-    yield BadInput((q, k, cos[:, 1:], cos, False), r"cos must have shape \[2, 5, 8\]")
-    yield BadInput((q, k, cos, cos[..., :4], False), r"sin must have shape \[2, 5, 8\]")
-    yield BadInput(
-        (q[..., :7], k[..., :7], cos[..., :7], cos[..., :7], False), "even head size, got 7"
+    refused = (
+        (q.int(), k, cos, cos, f"{q_name} must be float32.*got int32"),
+        (q, k.to(other), cos, cos, f"{k_name} must have the dtype of {q_name}"),
+        (q, k, cos.to(other), cos, f"cos must have the dtype of {q_name}"),
+        (q[0], k, cos, cos, f"{q_name} must have 4 dimensions"),
+        (q, k[:, :, 1:], cos, cos, rf"{k_name} must have shape \[2, 2, 5, 8\]"),
+        (q, k, cos[:, 1:], cos, r"cos must have shape \[2, 5, 8\]"),
+        (q, k, cos, cos[..., :4], r"sin must have shape \[2, 5, 8\]"),
+        (q, k, cos[..., :7], cos[..., :7], "cos must have an even last dimension.*size 8, got"),
+        (q[..., :6], k[..., :6], cos, cos, "cos must have an even last dimension.*size 6, got"),
+        (q, None, cos, cos, rf"{k_name}\b.*(None|NoneType)"),
     )
-    yield BadInput((q, None, cos, cos, False), rf"{k_name}\b.*(None|NoneType)")
+    for *tensors, message in refused:
+        yield BadInput((*tensors, False, None), message)
+    rows = torch.arange(5, device=make.device)
+    indexed = (
+        (table, table, rows.int(), "positions must be int64, got int32"),
+        (table, table, rows[1:], r"positions must have shape \[2, 5\].*got \[4\]"),
+        (table, table, rows.expand(3, 5), r"positions must have shape \[2, 5\].*got \[3, 5\]"),
+        (cos, cos, rows, r"cos must have shape \[rows, 8\] where positions are given"),
+        (table, table[1:], rows, r"sin must have shape \[rows, 8\].*the same rows"),
+    )
+    for cosines, sines, positions, message in indexed:
+        yield BadInput((q, k, cosines, sines, False, positions), message)
     if q.dtype == torch.float32:
-        yield BadInput((q, k.to_sparse(), cos, cos, False), f"{k_name} must be a dense tensor")
+        yield BadInput(
+            (q, k.to_sparse(), cos, cos, False, None), f"{k_name} must be a dense tensor"
+        )
 
 
 def _backward_reference(
-    grad_q: Tensor, grad_k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool
+    grad_q: Tensor,
+    grad_k: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    interleaved: bool,
+    positions: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
+    cos, sin = _at(positions, cos, sin)
     return (
         _rotate(grad_q, cos, sin, interleaved, transposed=True),
         _rotate(grad_k, cos, sin, interleaved, transposed=True),
@@ -159,12 +206,10 @@ def _backward_reference(
 def _backward_backward(
     needs: Sequence[bool], grads: Sequence[Tensor], arguments: Arguments, saved: Sequence[Tensor]
 ) -> Sequence[Any]:
-    _, _, cos, sin, interleaved = arguments
     if needs[2] or needs[3]:
         return reference_gradients(_backward_reference, needs, grads, arguments)
     # The transpose of the transpose.
-    q, k = torch.ops.fusewheel.rope(*grads, cos, sin, interleaved)
-    return q, k, None, None, None
+    return *torch.ops.fusewheel.rope(*grads, *arguments[2:]), None, None, None, None
 
 
 def _backward_bad_inputs(make: Make) -> Iterator[BadInput]:

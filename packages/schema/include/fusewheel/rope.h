@@ -17,11 +17,15 @@ struct RopeArgs {
   RopeTensor tensors[2];  // queries, keys
   const void* cos;
   const void* sin;
-  int64_t cos_strides[2];  // batch, position
+  int64_t cos_strides[2];  // batch, row
   int64_t sin_strides[2];
+  const int64_t* rows;     // which row of the tables a position has; null: the row of its number
+  int64_t row_strides[2];  // batch, position
+  int64_t row_count;
   int64_t batch;
   int64_t length;
-  int64_t size;
+  int64_t size;     // of a head
+  int64_t rotated;  // the first so many elements of a head; the others are copied
   bool interleaved;
   bool transposed;
   Dtype dtype;
@@ -33,7 +37,11 @@ struct RopeArgs {
 
 #include <fusewheel/elementwise.h>
 
+#include <optional>
+
 namespace fusewheel {
+
+using OptionalTensor = std::optional<Tensor>;
 
 // A checked call; owns the tensors its arguments point into.
 struct Rope {
@@ -41,14 +49,12 @@ struct Rope {
   Tensor out[2];
   Tensor cos;
   Tensor sin;
+  OptionalTensor rows;
   RopeArgs args;
 
   Rope(const char* op, Argument q, Argument k, Argument cos_table, Argument sin_table,
-       bool interleaved, bool transposed)
-      : in{check_heads(op, q, q), check_heads(op, k, q)},
-        out{like(in[0]), like(in[1])},
-        cos(check_table(op, cos_table, q, args.cos_strides)),
-        sin(check_table(op, sin_table, q, args.sin_strides)) {
+       bool interleaved, const OptionalTensor& positions, bool transposed)
+      : in{check_heads(op, q, q), check_heads(op, k, q)}, out{like(in[0]), like(in[1])}, args{} {
     const auto sizes = in[0].sizes();
     const auto other = in[1].sizes();
     const int64_t expected[] = {sizes[0], other[1], sizes[2], sizes[3]};
@@ -63,14 +69,14 @@ struct Rope {
         tensor.out_strides[d] = out[i].strides()[d];
       }
     }
-    args.cos = cos.const_data_ptr();
-    args.sin = sin.const_data_ptr();
     args.batch = sizes[0];
     args.length = sizes[2];
     args.size = sizes[3];
     args.interleaved = interleaved;
     args.transposed = transposed;
     args.dtype = dtype_of(in[0]);
+    use_positions(op, positions, q.tensor);
+    use_tables(op, cos_table, sin_table, q);
   }
 
  private:
@@ -83,27 +89,70 @@ struct Rope {
       fail(op, std::string(argument.name) + " must have 4 dimensions (batch, heads, length, "
                                             "head size), got shape " + describe(sizes));
     }
-    if (sizes[3] % 2 != 0) {
-      fail(op, std::string(argument.name) + " must have an even head size, got " +
-                   std::to_string(sizes[3]));
-    }
     return argument.tensor.strides()[3] == 1 || sizes[3] == 0
                ? argument.tensor
                : torch::stable::contiguous(argument.tensor);
   }
 
-  // [length, head size] or [1 or batch, length, head size].
-  static Tensor check_table(const char* op, Argument table, Argument q, int64_t* strides) {
-    check_matches(op, table, q);
-    const auto heads = q.tensor.sizes();
+  // [length] or [1 or batch, length].
+  void use_positions(const char* op, const OptionalTensor& positions, const Tensor& q) {
+    if (!positions.has_value()) {
+      return;
+    }
+    if (positions->scalar_type() != ScalarType::Long) {
+      fail(op, std::string("positions must be int64, got ") + describe(positions->scalar_type()));
+    }
+    if (positions->device() != q.device()) {
+      fail(op, "positions must be on the device of q, " + describe_device(q) + ", got " +
+                   describe_device(*positions));
+    }
+    const auto sizes = positions->sizes();
+    const size_t lead = sizes.size() == 2 ? 1 : 0;
+    if (sizes.size() != lead + 1 || sizes[lead] != args.length ||
+        (lead == 1 && sizes[0] != 1 && sizes[0] != args.batch)) {
+      const int64_t expected[] = {args.batch, args.length};
+      fail(op, "positions must have shape " + describe({expected, 2}) +
+                   " (batch or 1, length) or without the batch, got " + describe(sizes));
+    }
+    rows = *positions;
+    args.rows = static_cast<const int64_t*>(rows->const_data_ptr());
+    args.row_strides[0] = lead == 1 && sizes[0] != 1 ? rows->strides()[0] : 0;
+    args.row_strides[1] = rows->strides()[lead];
+  }
+
+  void use_tables(const char* op, Argument cos_table, Argument sin_table, Argument q) {
+    check_matches(op, cos_table, q);
+    check_matches(op, sin_table, q);
+    const auto sizes = cos_table.tensor.sizes();
+    args.rotated = sizes.size() == 0 ? -1 : sizes[sizes.size() - 1];
+    if (args.rotated < 0 || args.rotated > args.size || args.rotated % 2 != 0) {
+      fail(op, std::string(cos_table.name) + " must have an even last dimension, at most the head "
+                                             "size " + std::to_string(args.size) +
+                   ", got shape " + describe(sizes));
+    }
+    args.row_count = !rows.has_value() ? args.length : sizes.size() == 2 ? sizes[0] : -1;
+    cos = check_table(op, cos_table, args.cos_strides);
+    sin = check_table(op, sin_table, args.sin_strides);
+    args.cos = cos.const_data_ptr();
+    args.sin = sin.const_data_ptr();
+  }
+
+  // [rows, rotated], or without positions [1 or batch, length, rotated] too.
+  Tensor check_table(const char* op, Argument table, int64_t* strides) const {
     const auto sizes = table.tensor.sizes();
     const size_t lead = sizes.size() == 3 ? 1 : 0;
-    if ((sizes.size() != 2 && sizes.size() != 3) || sizes[lead] != heads[2] ||
-        sizes[lead + 1] != heads[3] || (lead == 1 && sizes[0] != 1 && sizes[0] != heads[0])) {
-      const int64_t expected[] = {heads[0], heads[2], heads[3]};
-      fail(op, std::string(table.name) + " must have shape " + describe({expected, 3}) +
-                   " (batch or 1, length, head size) or without the batch, got " +
-                   describe(sizes));
+    const bool indexed = rows.has_value();
+    if (sizes.size() != 2 + lead || sizes[lead] != args.row_count ||
+        sizes[lead + 1] != args.rotated || (indexed && lead == 1) ||
+        (lead == 1 && sizes[0] != 1 && sizes[0] != args.batch)) {
+      const int64_t expected[] = {args.batch, args.length, args.rotated};
+      fail(op, std::string(table.name) + " must have shape " +
+                   (indexed ? "[rows, " + std::to_string(args.rotated) +
+                                  "] where positions are given, the same rows for cos and sin"
+                            : describe({expected, 3}) +
+                                  " (batch or 1, length, cos's last dimension) or without the "
+                                  "batch") +
+                   ", got " + describe(sizes));
     }
     Tensor usable = table.tensor.strides()[lead + 1] == 1 || sizes[lead + 1] == 0
                         ? table.tensor
