@@ -91,7 +91,9 @@ void rotate(const RopeArgs& args, int64_t begin, int64_t end) {
         } else {
           rotate_halves(in, cos, sin, out, args.rotated / 2, args.transposed);
         }
-        copy(in + args.rotated, out + args.rotated, args.size - args.rotated);
+        if (in != out) {
+          copy(in + args.rotated, out + args.rotated, args.size - args.rotated);
+        }
         in += tensor.in_strides[1];
         out += tensor.out_strides[1];
       }
@@ -126,35 +128,47 @@ void check_positions(const char* op, const RopeArgs& args) {
   }
 }
 
-std::tuple<Tensor, Tensor> run(const char* op, const Rope& call) {
+void run(const char* op, const Rope& call) {
   const auto& args = call.args;
   check_positions(op, args);
   const int64_t work = (args.tensors[0].heads + args.tensors[1].heads) * args.size;
   const auto positions = FUSEWHEEL_SELECT(rope_positions);
   parallel_for(args.batch * args.length, kGrain / std::max<int64_t>(work, 1) + 1,
                [&](int64_t begin, int64_t end) { positions(args, begin, end); });
-  return {call.out[0], call.out[1]};
 }
 
 std::tuple<Tensor, Tensor> rope(const Tensor& q, const Tensor& k, const Tensor& cos,
                                 const Tensor& sin, bool interleaved,
                                 const OptionalTensor& positions) {
   constexpr const char* op = "rope";
-  return run(op, {op, {"q", q}, {"k", k}, {"cos", cos}, {"sin", sin}, interleaved, positions,
-                  false});
+  const Rope call(op, {"q", q}, {"k", k}, {"cos", cos}, {"sin", sin}, interleaved, positions,
+                  false);
+  run(op, call);
+  return {call.out[0], call.out[1]};
 }
 
 std::tuple<Tensor, Tensor> rope_backward(const Tensor& grad_q, const Tensor& grad_k,
                                          const Tensor& cos, const Tensor& sin, bool interleaved,
                                          const OptionalTensor& positions) {
   constexpr const char* op = "rope_backward";
-  return run(op, {op, {"grad_q", grad_q}, {"grad_k", grad_k}, {"cos", cos}, {"sin", sin},
-                  interleaved, positions, true});
+  const Rope call(op, {"grad_q", grad_q}, {"grad_k", grad_k}, {"cos", cos}, {"sin", sin},
+                  interleaved, positions, true);
+  run(op, call);
+  return {call.out[0], call.out[1]};
+}
+
+void rope_(const Tensor& x, const Tensor& cos, const Tensor& sin, bool interleaved,
+           const OptionalTensor& positions) {
+  constexpr const char* op = "rope_";
+  const Rope call(op, {"x", x}, {"cos", cos}, {"sin", sin}, interleaved, positions);
+  run(op, call);
+  call.write_back(x);
 }
 
 FUSEWHEEL_KERNELS(library) {
   kernel<rope>(library, "rope");
   kernel<rope_backward>(library, "rope_backward");
+  kernel<rope_>(library, "rope_");
 }
 
 }  // namespace

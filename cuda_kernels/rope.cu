@@ -112,7 +112,7 @@ template <typename T, bool interleaved, bool vectors>
 __global__ void __launch_bounds__(kBlock) positions(const __grid_constant__ RopeArgs args) {
   constexpr int V = vectors ? kLanes<T> : interleaved ? 2 : 1;
   const int64_t turned = (interleaved ? args.rotated : args.rotated / 2) / V;
-  const int64_t units = turned + (args.size - args.rotated + V - 1) / V;  // of a head
+  const int64_t kept = (args.size - args.rotated + V - 1) / V;
   for (int64_t item = blockIdx.x; item < args.batch * args.length; item += gridDim.x) {
     const int64_t batch = item / args.length;
     const int64_t position = item % args.length;
@@ -135,6 +135,7 @@ __global__ void __launch_bounds__(kBlock) positions(const __grid_constant__ Rope
         fill_with_nan(tensor, out, args.size);
         continue;
       }
+      const int64_t units = tensor.in == tensor.out ? turned : turned + kept;  // of a head
       for (int64_t unit = threadIdx.x; unit < tensor.heads * units; unit += blockDim.x) {
         const int64_t head = unit / units;
         const int64_t within = unit - head * units;
@@ -205,34 +206,46 @@ void rope_launch(const char* op, const RopeArgs& args, Stream stream) {
 namespace fusewheel {
 namespace {
 
-std::tuple<Tensor, Tensor> run(const char* op, const Rope& call) {
+void run(const char* op, const Rope& call) {
   const auto& args = call.args;
   const int64_t heads = args.tensors[0].heads + args.tensors[1].heads;
   if (args.batch * args.length * heads * args.size > 0) {
     rope_launch(op, args, OnDevice(op, call.in[0]).stream());
   }
-  return {call.out[0], call.out[1]};
 }
 
 std::tuple<Tensor, Tensor> rope(const Tensor& q, const Tensor& k, const Tensor& cos,
                                 const Tensor& sin, bool interleaved,
                                 const OptionalTensor& positions) {
   constexpr const char* op = "rope";
-  return run(op, {op, {"q", q}, {"k", k}, {"cos", cos}, {"sin", sin}, interleaved, positions,
-                  false});
+  const Rope call(op, {"q", q}, {"k", k}, {"cos", cos}, {"sin", sin}, interleaved, positions,
+                  false);
+  run(op, call);
+  return {call.out[0], call.out[1]};
 }
 
 std::tuple<Tensor, Tensor> rope_backward(const Tensor& grad_q, const Tensor& grad_k,
                                          const Tensor& cos, const Tensor& sin, bool interleaved,
                                          const OptionalTensor& positions) {
   constexpr const char* op = "rope_backward";
-  return run(op, {op, {"grad_q", grad_q}, {"grad_k", grad_k}, {"cos", cos}, {"sin", sin},
-                  interleaved, positions, true});
+  const Rope call(op, {"grad_q", grad_q}, {"grad_k", grad_k}, {"cos", cos}, {"sin", sin},
+                  interleaved, positions, true);
+  run(op, call);
+  return {call.out[0], call.out[1]};
+}
+
+void rope_(const Tensor& x, const Tensor& cos, const Tensor& sin, bool interleaved,
+           const OptionalTensor& positions) {
+  constexpr const char* op = "rope_";
+  const Rope call(op, {"x", x}, {"cos", cos}, {"sin", sin}, interleaved, positions);
+  run(op, call);
+  call.write_back(x);
 }
 
 FUSEWHEEL_KERNELS(library) {
   kernel<rope>(library, "rope");
   kernel<rope_backward>(library, "rope_backward");
+  kernel<rope_>(library, "rope_");
 }
 
 }  // namespace

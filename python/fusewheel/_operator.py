@@ -81,6 +81,8 @@ class Operator:
         auxiliary: indices of the outputs that the backward pass wants to see.
         materialize_grads: whether the gradient of an unused output is zeros rather than None.
         mutates: index of the argument that is written, if one is.
+        in_place: whether that argument is read too. Its gradient is all that `backward` gives:
+            where another argument needs one, and for it the value that is gone, the reference runs.
         samples: argument tuples that exercise it.
         bad_inputs: argument tuples it must refuse.
         benchmarks: labelled argument tuples of the sizes that models use.
@@ -99,6 +101,7 @@ class Operator:
     auxiliary: tuple[int, ...] = ()
     materialize_grads: bool = True
     mutates: int | None = None
+    in_place: bool = False
     function: Callable[..., Any] | None = None
 
     @property

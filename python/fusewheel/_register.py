@@ -113,6 +113,8 @@ def _fallback(operator: Operator) -> Callable[..., Any]:
 def _autograd_kernel(operator: Operator) -> Callable[..., Any]:
     overload = operator.overload
     reference = operator.reference
+    read = range(len(overload._schema.arguments)) if operator.in_place else ()
+    needs_old_value = [i for i in read if i != operator.mutates]
     apply = _function(operator).apply
     below_autograd = torch._C._AutoDispatchBelowAutograd
     grad_enabled = torch.is_grad_enabled
@@ -123,12 +125,18 @@ def _autograd_kernel(operator: Operator) -> Callable[..., Any]:
         if grad_enabled():
             for argument in arguments:
                 if isinstance(argument, Tensor) and argument.requires_grad:
+                    if any(_requires_grad(arguments[i]) for i in needs_old_value):
+                        return reference(*arguments)
                     result = apply(*arguments)
                     return None if operator.mutates is not None else result
         with below_autograd():
             return overload(*arguments)
 
     return kernel
+
+
+def _requires_grad(argument: Any) -> bool:
+    return isinstance(argument, Tensor) and argument.requires_grad
 
 
 def _has_tangent(arguments: Arguments) -> bool:
@@ -150,7 +158,7 @@ def _function(operator: Operator) -> type[torch.autograd.Function]:
             tensors = [a if isinstance(a, Tensor) else None for a in arguments]
             saved = [result[i] for i in operator.auxiliary]
             if mutates is not None:
-                # Its old value is gone, and no gradient is a function of it.
+                # Its old value is gone, and no gradient that `backward` gives is a function of it.
                 tensors[mutates] = None
                 result = arguments[mutates]
                 ctx.mark_dirty(result)

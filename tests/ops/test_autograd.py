@@ -21,28 +21,25 @@ def small_samples(operator: Operator, make: Make) -> Iterator[tuple]:
 
 def functional(operator: Operator):
     """The operator as a function of its tensors with tensor results, whatever it writes."""
+    return without_writing(operator, operator.overload)
+
+
+def eager(operator: Operator):
+    return without_writing(operator, operator.reference)
+
+
+def without_writing(operator: Operator, write):
     if operator.mutates is None:
-        return operator.overload
+        return write
 
     def function(*arguments):
         arguments = list(arguments)
         # A fresh output each time: finite differences call the function over and over.
-        arguments[operator.mutates] = torch.zeros_like(arguments[operator.mutates]).detach()
-        operator.overload(*arguments)
-        return arguments[operator.mutates]
-
-    return function
-
-
-def eager(operator: Operator):
-    if operator.mutates is None:
-        return operator.reference
-
-    def function(*arguments):
-        arguments = list(arguments)
-        arguments[operator.mutates] = torch.zeros_like(arguments[operator.mutates]).detach()
-        operator.reference(*arguments)
-        return arguments[operator.mutates]
+        out = arguments[operator.mutates]
+        out = out.clone() if operator.in_place else torch.zeros_like(out).detach()
+        arguments[operator.mutates] = out
+        write(*arguments)
+        return out
 
     return function
 
@@ -51,7 +48,9 @@ def differentiable(operator: Operator, arguments: tuple) -> list[int]:
     return [
         i
         for i, a in enumerate(arguments)
-        if isinstance(a, Tensor) and i != operator.mutates and a.is_floating_point()
+        if isinstance(a, Tensor)
+        and (operator.in_place or i != operator.mutates)
+        and a.is_floating_point()
     ]
 
 

@@ -50,6 +50,7 @@ constexpr const char* kSchemas[] = {
     " -> (Tensor q_out, Tensor k_out)",
     "rope_backward(Tensor grad_q, Tensor grad_k, Tensor cos, Tensor sin, bool interleaved,"
     " Tensor? positions=None) -> (Tensor q, Tensor k)",
+    "rope_(Tensor(a!) x, Tensor cos, Tensor sin, bool interleaved, Tensor? positions=None) -> ()",
     "linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
     "linear_backward_x(Tensor grad, Tensor weight) -> Tensor",
     "linear_backward_weight(Tensor grad, Tensor x, Tensor weight) -> Tensor",

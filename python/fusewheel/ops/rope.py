@@ -64,12 +64,13 @@ def _join(a: Tensor, b: Tensor, interleaved: bool) -> Tensor:
     return torch.stack((a, b), dim=-1).flatten(-2) if interleaved else torch.cat((a, b), dim=-1)
 
 
-def _rotate(
+def rotate(
     x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, transposed: bool = False
 ) -> Tensor:
+    """One tensor rotated in PyTorch operators; forth, or with the transposed matrix."""
     size = cos.shape[-1]
     if size != x.shape[-1]:
-        rotated = _rotate(x[..., :size], cos, sin, interleaved, transposed)
+        rotated = rotate(x[..., :size], cos, sin, interleaved, transposed)
         return torch.cat((rotated, x[..., size:]), dim=-1)
     a, b = _pair(x, interleaved)
     cos_a, cos_b = _pair(cos.unsqueeze(-3), interleaved)
@@ -79,15 +80,16 @@ def _rotate(
     return _join(a * cos_a - b * sin_a, b * cos_b + a * sin_b, interleaved)
 
 
-def _at(positions: Tensor | None, *tables: Tensor) -> tuple[Tensor, ...]:
+def at_positions(positions: Tensor | None, *tables: Tensor) -> tuple[Tensor, ...]:
+    """The rows that the positions name."""
     return tables if positions is None else tuple(table[positions] for table in tables)
 
 
 def _reference(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, positions: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    cos, sin = _at(positions, cos, sin)
-    return _rotate(q, cos, sin, interleaved), _rotate(k, cos, sin, interleaved)
+    cos, sin = at_positions(positions, cos, sin)
+    return rotate(q, cos, sin, interleaved), rotate(k, cos, sin, interleaved)
 
 
 def _fake_like(x: Tensor) -> Tensor:
@@ -96,18 +98,23 @@ def _fake_like(x: Tensor) -> Tensor:
     return x.new_empty(x.shape)
 
 
+def check_rope(op: str, name: str, x: Tensor, cos: Tensor, sin: Tensor) -> None:
+    """Refuses a tensor of heads, and tables, that do not go together."""
+    torch._check(x.dim() == 4, lambda: f"{op}: {name} must have 4 dimensions")
+    torch._check(
+        cos.shape[-1] % 2 == 0 and cos.shape[-1] <= x.shape[-1],
+        lambda: f"{op}: cos must have an even last dimension, at most {x.shape[-1]}",
+    )
+    torch._check(
+        sin.shape[-1] == cos.shape[-1], lambda: f"{op}: sin must have the last dimension of cos"
+    )
+
+
 def _fake(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, positions: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    torch._check(q.dim() == 4, lambda: "rope: q must have 4 dimensions")
-    torch._check(k.dim() == 4, lambda: "rope: k must have 4 dimensions")
-    torch._check(
-        cos.shape[-1] % 2 == 0 and cos.shape[-1] <= q.shape[-1],
-        lambda: f"rope: cos must have an even last dimension, at most {q.shape[-1]}",
-    )
-    torch._check(
-        sin.shape[-1] == cos.shape[-1], lambda: "rope: sin must have the last dimension of cos"
-    )
+    for name, x in (("q", q), ("k", k)):
+        check_rope("rope", name, x, cos, sin)
     return _fake_like(q), _fake_like(k)
 
 
@@ -120,7 +127,8 @@ def _backward(
     return *torch.ops.fusewheel.rope_backward(*grads, *arguments[2:]), None, None, None, None
 
 
-def _samples(make: Make) -> Iterator[Arguments]:
+def samples(make: Make) -> Iterator[Arguments]:
+    """Arguments of `rope`."""
     rows = torch.tensor([[4, 0, 2], [2, 2, 1]], device=make.device)
     for interleaved in (False, True):
         last = interleaved, None
@@ -155,37 +163,35 @@ def _bad_inputs(make: Make) -> Iterator[BadInput]:
     return _bad(make, "q", "k")
 
 
+def bad_tables(make: Make, name: str) -> Iterator[tuple[Tensor, Tensor, Tensor | None, str]]:
+    """Tables, positions and a message, for heads `[2, ..., 5, 8]` in an argument of that name."""
+    cos, table, rows = make(1, 5, 8), make(9, 8), torch.arange(5, device=make.device)
+    other = torch.float64 if cos.dtype != torch.float64 else torch.float32
+    yield cos.to(other), cos, None, f"cos must have the dtype of {name}"
+    yield cos[:, 1:], cos, None, r"cos must have shape \[2, 5, 8\]"
+    yield cos, cos[..., :4], None, r"sin must have shape \[2, 5, 8\]"
+    for wrong in (cos[..., :7], make(5, 10)):
+        yield wrong, wrong, None, "cos must have an even last dimension.*head size 8, got"
+    yield table, table, rows.int(), "positions must be int64, got int32"
+    yield table, table, rows[1:], r"positions must have shape \[2, 5\].*got \[4\]"
+    yield table, table, rows.expand(3, 5), r"positions must have shape \[2, 5\].*got \[3, 5\]"
+    yield cos, cos, rows, r"cos must have shape \[rows, 8\] where positions are given"
+    yield table, table[1:], rows, r"sin must have shape \[rows, 8\].*the same rows"
+
+
 def _bad(make: Make, q_name: str, k_name: str) -> Iterator[BadInput]:
-    q, k, cos, table = make(2, 4, 5, 8), make(2, 2, 5, 8), make(1, 5, 8), make(9, 8)
+    q, k, cos = make(2, 4, 5, 8), make(2, 2, 5, 8), make(1, 5, 8)
     other = torch.float64 if q.dtype != torch.float64 else torch.float32
-    refused = (
-        (q.int(), k, cos, cos, f"{q_name} must be float32.*got int32"),
-        (q, k.to(other), cos, cos, f"{k_name} must have the dtype of {q_name}"),
-        (q, k, cos.to(other), cos, f"cos must have the dtype of {q_name}"),
-        (q[0], k, cos, cos, f"{q_name} must have 4 dimensions"),
-        (q, k[:, :, 1:], cos, cos, rf"{k_name} must have shape \[2, 2, 5, 8\]"),
-        (q, k, cos[:, 1:], cos, r"cos must have shape \[2, 5, 8\]"),
-        (q, k, cos, cos[..., :4], r"sin must have shape \[2, 5, 8\]"),
-        (q, k, cos[..., :7], cos[..., :7], "cos must have an even last dimension.*size 8, got"),
-        (q[..., :6], k[..., :6], cos, cos, "cos must have an even last dimension.*size 6, got"),
-        (q, None, cos, cos, rf"{k_name}\b.*(None|NoneType)"),
-    )
-    for *tensors, message in refused:
-        yield BadInput((*tensors, False, None), message)
-    rows = torch.arange(5, device=make.device)
-    indexed = (
-        (table, table, rows.int(), "positions must be int64, got int32"),
-        (table, table, rows[1:], r"positions must have shape \[2, 5\].*got \[4\]"),
-        (table, table, rows.expand(3, 5), r"positions must have shape \[2, 5\].*got \[3, 5\]"),
-        (cos, cos, rows, r"cos must have shape \[rows, 8\] where positions are given"),
-        (table, table[1:], rows, r"sin must have shape \[rows, 8\].*the same rows"),
-    )
-    for cosines, sines, positions, message in indexed:
-        yield BadInput((q, k, cosines, sines, False, positions), message)
+    last = cos, cos, False, None
+    yield BadInput((q.int(), k, *last), f"{q_name} must be float32.*got int32")
+    yield BadInput((q, k.to(other), *last), f"{k_name} must have the dtype of {q_name}")
+    yield BadInput((q[0], k, *last), f"{q_name} must have 4 dimensions")
+    yield BadInput((q, k[:, :, 1:], *last), rf"{k_name} must have shape \[2, 2, 5, 8\]")
+    yield BadInput((q, None, *last), rf"{k_name}\b.*(None|NoneType)")
     if q.dtype == torch.float32:
-        yield BadInput(
-            (q, k.to_sparse(), cos, cos, False, None), f"{k_name} must be a dense tensor"
-        )
+        yield BadInput((q, k.to_sparse(), *last), f"{k_name} must be a dense tensor")
+    for *tables, positions, message in bad_tables(make, q_name):
+        yield BadInput((q, k, *tables, False, positions), message)
 
 
 def _backward_reference(
@@ -196,10 +202,10 @@ def _backward_reference(
     interleaved: bool,
     positions: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    cos, sin = _at(positions, cos, sin)
+    cos, sin = at_positions(positions, cos, sin)
     return (
-        _rotate(grad_q, cos, sin, interleaved, transposed=True),
-        _rotate(grad_k, cos, sin, interleaved, transposed=True),
+        rotate(grad_q, cos, sin, interleaved, transposed=True),
+        rotate(grad_k, cos, sin, interleaved, transposed=True),
     )
 
 
@@ -222,7 +228,7 @@ OPERATORS = (
         reference=_reference,
         fake=_fake,
         backward=_backward,
-        samples=_samples,
+        samples=samples,
         bad_inputs=_bad_inputs,
         benchmarks=_benchmarks,
         function=rope,
@@ -232,7 +238,7 @@ OPERATORS = (
         reference=_backward_reference,
         fake=_fake,
         backward=_backward_backward,
-        samples=_samples,
+        samples=samples,
         bad_inputs=_backward_bad_inputs,
     ),
 )

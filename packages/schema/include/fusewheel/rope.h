@@ -56,30 +56,58 @@ struct Rope {
        bool interleaved, const OptionalTensor& positions, bool transposed)
       : in{check_heads(op, q, q), check_heads(op, k, q)}, out{like(in[0]), like(in[1])}, args{} {
     const auto sizes = in[0].sizes();
-    const auto other = in[1].sizes();
-    const int64_t expected[] = {sizes[0], other[1], sizes[2], sizes[3]};
+    const int64_t expected[] = {sizes[0], in[1].sizes()[1], sizes[2], sizes[3]};
     check_sizes(op, k, {expected, 4}, "q's batch, length and head size");
-    for (int i = 0; i < 2; ++i) {
-      auto& tensor = args.tensors[i];
-      tensor.in = in[i].const_data_ptr();
-      tensor.out = out[i].mutable_data_ptr();
-      tensor.heads = in[i].sizes()[1];
-      for (int d = 0; d < 3; ++d) {
-        tensor.in_strides[d] = in[i].strides()[d];
-        tensor.out_strides[d] = out[i].strides()[d];
+    use_heads(1);
+    finish(op, q, cos_table, sin_table, interleaved, positions);
+    args.transposed = transposed;
+  }
+
+  // In place, to be followed by write_back(x).
+  Rope(const char* op, Argument x, Argument cos_table, Argument sin_table, bool interleaved,
+       const OptionalTensor& positions)
+      : in{check_heads(op, x, x), {}}, out{in[0], {}}, args{} {
+    for (int d = 0; d < 4; ++d) {
+      if (x.tensor.sizes()[d] > 1 && x.tensor.strides()[d] == 0) {
+        fail(op, std::string(x.name) +
+                     " must not be an expanded tensor: its elements share memory");
       }
     }
+    finish(op, x, cos_table, sin_table, interleaved, positions);
+  }
+
+  // Where the elements of a head are apart, a copy was rotated.
+  void write_back(Tensor x) const {
+    if (out[0].const_data_ptr() != x.const_data_ptr()) {
+      torch::stable::copy_(x, out[0]);
+    }
+  }
+
+ private:
+  void use_heads(int i) {
+    auto& tensor = args.tensors[i];
+    tensor.in = in[i].const_data_ptr();
+    tensor.out = out[i].mutable_data_ptr();
+    tensor.heads = in[i].sizes()[1];
+    for (int d = 0; d < 3; ++d) {
+      tensor.in_strides[d] = in[i].strides()[d];
+      tensor.out_strides[d] = out[i].strides()[d];
+    }
+  }
+
+  void finish(const char* op, Argument q, Argument cos_table, Argument sin_table, bool interleaved,
+              const OptionalTensor& positions) {
+    use_heads(0);
+    const auto sizes = in[0].sizes();
     args.batch = sizes[0];
     args.length = sizes[2];
     args.size = sizes[3];
     args.interleaved = interleaved;
-    args.transposed = transposed;
     args.dtype = dtype_of(in[0]);
-    use_positions(op, positions, q.tensor);
+    use_positions(op, positions, q);
     use_tables(op, cos_table, sin_table, q);
   }
 
- private:
   // [batch, heads, length, head size], the head contiguous.
   static Tensor check_heads(const char* op, Argument argument, Argument first) {
     check_floating(op, argument);
@@ -95,16 +123,16 @@ struct Rope {
   }
 
   // [length] or [1 or batch, length].
-  void use_positions(const char* op, const OptionalTensor& positions, const Tensor& q) {
+  void use_positions(const char* op, const OptionalTensor& positions, Argument q) {
     if (!positions.has_value()) {
       return;
     }
     if (positions->scalar_type() != ScalarType::Long) {
       fail(op, std::string("positions must be int64, got ") + describe(positions->scalar_type()));
     }
-    if (positions->device() != q.device()) {
-      fail(op, "positions must be on the device of q, " + describe_device(q) + ", got " +
-                   describe_device(*positions));
+    if (positions->device() != q.tensor.device()) {
+      fail(op, std::string("positions must be on the device of ") + q.name + ", " +
+                   describe_device(q.tensor) + ", got " + describe_device(*positions));
     }
     const auto sizes = positions->sizes();
     const size_t lead = sizes.size() == 2 ? 1 : 0;
