@@ -17,8 +17,9 @@ def rope_(
 ) -> Tensor:
     """`rope` of one tensor, in place: autograd sees an in-place operation on `x`.
 
-    The gradient of `x` does not need what was overwritten. Where `cos` or `sin` requires a gradient
-    a copy is made, which that one needs.
+    It saves memory, and time where tensors are large; a call costs some microseconds more than one
+    of `rope`. The gradient of `x` does not need what was overwritten. Where `cos` or `sin` requires
+    a gradient a copy is made, which that one needs.
 
     Args:
         x: queries or keys `[batch, heads, length, D]`, any layout whose elements do not share
