@@ -1,11 +1,9 @@
 // Cross entropy of a row's logits and its class; the formulas are in fusewheel/cross_entropy.h
 
-#include <fusewheel/cross_entropy.h>
-
+#include "cross_entropy.h"
 #include "simd/math.h"
 #include "simd/rows.h"
 
-FUSEWHEEL_DECLARE(void cross_entropy_rows(const CrossEntropyArgs&, int64_t, int64_t));
 FUSEWHEEL_DECLARE(void cross_entropy_backward_rows(const CrossEntropyBackwardArgs&, int64_t,
                                                    int64_t));
 
@@ -140,13 +138,15 @@ FUSEWHEEL_INLINE void row(const CrossEntropyArgs& args, int64_t n, Accumulate<T>
   }
 
   auto* grad = static_cast<T*>(args.grad) + n * size;
+  const A scale = args.row_grad == nullptr ? A{1} : static_cast<const A*>(args.row_grad)[n];
   const A pull = share + (smoothed ? class_share * weight_sum : A{}) + 2 * z_loss * lse;
-  const A factor = pull / exp_sum;
-  // `share` where the class is the target, else 0.
+  const A factor = scale * pull / exp_sum;
+  const A spread_share = scale * class_share;
+  // `own`: the share of the target where the class is it, else 0.
   const auto slope = [&](Vec<A> z, Vec<A> w, A own) {
     auto g = exp(z - peak) * factor - own;
     if constexpr (smoothed) {
-      g -= class_share * w;
+      g -= spread_share * w;
     }
     if constexpr (capped) {
       g *= 1 - (z / softcap) * (z / softcap);
@@ -160,7 +160,7 @@ FUSEWHEEL_INLINE void row(const CrossEntropyArgs& args, int64_t n, Accumulate<T>
     store(grad + j, slope(z, w, A{}), live);
   });
   const auto w = smoothed && weight != nullptr ? splat(scalar(weight + target)) : ones;
-  store(grad + target, slope(z_target, w, share), 1);
+  store(grad + target, slope(z_target, w, scale * share), 1);
 }
 
 // Its logits are not read.
@@ -237,26 +237,13 @@ void cross_entropy_backward_rows(const CrossEntropyBackwardArgs& args, int64_t b
 namespace fusewheel {
 namespace {
 
-void check_targets(const CrossEntropyArgs& args) {
-  for (int64_t n = 0; n < args.count; ++n) {
-    const int64_t target = args.target[n];
-    if ((target < 0 || target >= args.classes) && target != args.ignore_index) {
-      fail("cross_entropy", "target must be between 0 and " + std::to_string(args.classes - 1) +
-                                " (there are " + std::to_string(args.classes) +
-                                " classes) or ignore_index, " + std::to_string(args.ignore_index) +
-                                ", got " + std::to_string(target) + " in row " +
-                                std::to_string(n));
-    }
-  }
-}
-
 std::tuple<Tensor, Tensor, Tensor> cross_entropy(const Tensor& logits, const Tensor& target,
                                                  const std::optional<Tensor>& weight,
                                                  int64_t ignore_index, double label_smoothing,
                                                  double z_loss, double softcap, bool needs_grad) {
   const CrossEntropy call(logits, target, weight, ignore_index, label_smoothing, z_loss, softcap,
                           needs_grad);
-  check_targets(call.args);
+  check_targets("cross_entropy", call.target, call.args.classes, ignore_index);
   parallel_rows(FUSEWHEEL_SELECT(cross_entropy_rows), call.args, call.args.count,
                 call.args.classes);
   return {call.loss, call.logsumexp, call.grad};

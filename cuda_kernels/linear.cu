@@ -80,8 +80,8 @@ Tensor linear_backward_weight(const Tensor& grad, const Tensor& x, const Tensor&
     const ScalarType dtype = product_type(x, weight, std::nullopt);
     const auto shape = weight.sizes();
     const Tensor columns = transposed(as_matrix(call.x.tensor, call.x.count, shape[1]));
-    aten_linear(transposed(as_matrix(call.grad.tensor, call.grad.count, shape[0])),
-                as_type(columns, dtype), std::nullopt, call.grad_weight);
+    rounded_linear(transposed(as_matrix(call.grad.tensor, call.grad.count, shape[0])),
+                   as_type(columns, dtype), std::nullopt, call.grad_weight);
   }
   return call.grad_weight;
 }

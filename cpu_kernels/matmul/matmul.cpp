@@ -34,7 +34,7 @@ void finish(const MatmulArgs& args, const A* sums, int64_t stride, int64_t row, 
           if (bias != nullptr) {
             value += load(bias + column + j, live);
           }
-          store(y + j, value, live);
+          store(y + j, args.add ? value + load(y + j, live) : value, live);
         });
       }
     }
@@ -372,7 +372,7 @@ void matmul_transposed(const Rows& grad, const LinearWeight& weight, Tensor& y) 
        nullptr, y.mutable_data_ptr(), dtype_of(y), false, {}});
 }
 
-void matmul_gradient(const Rows& grad, const Rows& x, Tensor& y) {
+void matmul_gradient(const Rows& grad, const Rows& x, Tensor& y, bool add) {
   const Rows a = widen(grad, is_wide(y), true);
   LinearWeight weight = {};
   weight.kind = WeightKind::kFloating;
@@ -382,7 +382,7 @@ void matmul_gradient(const Rows& grad, const Rows& x, Tensor& y) {
   weight.columns = x.size;
   weight.stride = x.stride;
   run({a.tensor.const_data_ptr(), a.stride, grad.size, x.size, x.count, weight, true, nullptr,
-       y.mutable_data_ptr(), dtype_of(y), false, {}});
+       y.mutable_data_ptr(), dtype_of(y), false, {}, add});
 }
 
 }  // namespace fusewheel

@@ -35,6 +35,7 @@ struct MatmulArgs {
   Dtype dtype;       // of y
   bool dynamic;      // a is to be rounded to int8 by blocks and multiplied as integers
   RoundedRows rounded;  // a that was; no codes otherwise
+  bool add = false;  // to what y holds
 };
 
 // How the work divides into tasks, and what memory a thread needs for one.
@@ -96,8 +97,8 @@ void matmul(const Rows& x, const LinearWeight& weight, const std::optional<Tenso
 // grad [rows] @ weight -> y
 void matmul_transposed(const Rows& grad, const LinearWeight& weight, Tensor& y);
 
-// grad^T [columns of grad, rows] @ x [rows, columns of x] -> y
-void matmul_gradient(const Rows& grad, const Rows& x, Tensor& y);
+// grad^T [columns of grad, rows] @ x [rows, columns of x] -> y, or added to it
+void matmul_gradient(const Rows& grad, const Rows& x, Tensor& y, bool add = false);
 
 }  // namespace fusewheel
 

@@ -1,6 +1,7 @@
 // The glue of the linear layers: checked calls to launches of ours, or to products of ATen's.
 #pragma once
 
+#include <fusewheel/aten.h>
 #include <fusewheel/linear.h>
 
 #include "glue.h"
@@ -16,31 +17,20 @@ ScalarType sum_type(const Tensor& x) {
   return x.scalar_type() == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
 }
 
-Tensor as_type(const Tensor& tensor, ScalarType dtype) {
-  return tensor.scalar_type() == dtype ? tensor : torch::stable::to(tensor, dtype);
-}
-
 // A tensor as the matrix of its last dimension's rows.
 Tensor as_matrix(const Tensor& tensor, int64_t rows, int64_t columns) {
   const int64_t sizes[] = {rows, columns};
   return torch::stable::reshape(tensor, {sizes, 2});
 }
 
-Tensor transposed(const Tensor& matrix) { return torch::stable::transpose(matrix, 0, 1); }
-
 // y = x * transposed weight + bias for matrices, in the weight's dtype and rounded once to y's.
-void aten_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
-                 const Tensor& y) {
-  using torch::stable::detail::from;
+void rounded_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
+                    const Tensor& y) {
   const ScalarType dtype = weight.scalar_type();
   const bool direct = y.scalar_type() == dtype;
   Tensor out = direct ? y : empty_contiguous(y.sizes(), dtype, y);
-  std::array<StableIValue, 4> stack{
-      from(as_type(x, dtype)), from(weight),
-      from(bias ? std::optional<Tensor>(as_type(*bias, dtype)) : std::nullopt), from(out)};
-  STABLE_TORCH_ERROR_CODE_CHECK(
-      torch_call_dispatcher("aten::linear", "out", stack.data(), TORCH_ABI_VERSION));
-  torch::stable::detail::to<Tensor>(stack[0]);  // takes the result, which is `out`, from the stack
+  aten_linear(as_type(x, dtype), weight,
+              bias ? std::optional<Tensor>(as_type(*bias, dtype)) : std::nullopt, out);
   if (!direct) {
     Tensor to = y;
     torch::stable::copy_(to, out);
@@ -65,14 +55,14 @@ LinearArgs linear_args(const Linear& call) {
 
 void aten_linear(const Linear& call, const Tensor& weight) {
   const auto& shape = call.weight.weight;
-  aten_linear(as_matrix(call.x.tensor, call.x.count, shape.columns), weight, call.bias,
-              as_matrix(call.y, call.x.count, shape.rows));
+  rounded_linear(as_matrix(call.x.tensor, call.x.count, shape.columns), weight, call.bias,
+                 as_matrix(call.y, call.x.count, shape.rows));
 }
 
 void aten_linear_backward(const LinearBackward& call, const Tensor& weight) {
   const auto& shape = call.weight.weight;
-  aten_linear(as_matrix(call.grad.tensor, call.grad.count, shape.rows), transposed(weight),
-              std::nullopt, as_matrix(call.grad_x, call.grad.count, shape.columns));
+  rounded_linear(as_matrix(call.grad.tensor, call.grad.count, shape.rows), transposed(weight),
+                 std::nullopt, as_matrix(call.grad_x, call.grad.count, shape.columns));
 }
 
 // The launchers of one kind of codes.

@@ -80,6 +80,8 @@ class Operator:
             gradient is that of the reference.
         auxiliary: indices of the outputs that the backward pass wants to see.
         materialize_grads: whether the gradient of an unused output is zeros rather than None.
+        products: whether PyTorch's own matrix products are part of it: like them, it may round
+            otherwise with another number of threads.
         mutates: index of the argument that is written, if one is.
         in_place: whether that argument is read too. Its gradient is all that `backward` gives:
             where another argument needs one, and for it the value that is gone, the reference runs.
@@ -100,6 +102,7 @@ class Operator:
     ) = None
     auxiliary: tuple[int, ...] = ()
     materialize_grads: bool = True
+    products: bool = False
     mutates: int | None = None
     in_place: bool = False
     function: Callable[..., Any] | None = None

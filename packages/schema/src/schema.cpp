@@ -46,6 +46,14 @@ constexpr const char* kSchemas[] = {
     " float label_smoothing, float z_loss, float softcap, bool needs_grad)"
     " -> (Tensor loss, Tensor logsumexp, Tensor grad_logits)",
     "cross_entropy_backward(Tensor grad, Tensor grad_logits) -> Tensor",
+    "linear_cross_entropy(Tensor x, Tensor weight, Tensor target, Tensor? bias,"
+    " Tensor? class_weight, int ignore_index, float label_smoothing, float z_loss, float softcap,"
+    " bool summed, bool needs_x, bool needs_weight, bool needs_bias)"
+    " -> (Tensor loss, Tensor grad_x, Tensor grad_weight, Tensor grad_bias)",
+    "linear_cross_entropy_backward(Tensor grad, Tensor x, Tensor weight, Tensor target,"
+    " Tensor? bias, Tensor? class_weight, int ignore_index, float label_smoothing, float z_loss,"
+    " float softcap, bool needs_x, bool needs_weight, bool needs_bias)"
+    " -> (Tensor grad_x, Tensor grad_weight, Tensor grad_bias)",
     "rope(Tensor q, Tensor k, Tensor cos, Tensor sin, bool interleaved, Tensor? positions=None)"
     " -> (Tensor q_out, Tensor k_out)",
     "rope_backward(Tensor grad_q, Tensor grad_k, Tensor cos, Tensor sin, bool interleaved,"

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fusewheel._operator import Arguments, BadInput, Make, Operator
 from fusewheel._register import reference_gradients
+from fusewheel._rows import compute_dtype, wide
 
 
 def cross_entropy(
@@ -59,10 +60,7 @@ def cross_entropy(
             out of range; a target that is no class, on the CPU. On CUDA the loss and the gradient
             of such a row are NaN.
     """
-    if reduction != "mean" and reduction != "sum" and reduction != "none":
-        raise ValueError(
-            f"cross_entropy: reduction must be 'none', 'mean' or 'sum', got '{reduction}'"
-        )
+    check_reduction("cross_entropy", reduction)
     if target.is_floating_point():
         if z_loss != 0.0 or softcap != 0.0:
             raise ValueError(
@@ -84,20 +82,32 @@ def cross_entropy(
     if reduction != "none":
         loss = loss.sum()
     if reduction == "mean":
-        kept = target != ignore_index
-        if weight is None:
-            loss = loss / kept.sum()
-        else:
-            own = weight.index_select(0, target.clamp(0, logits.size(1) - 1))
-            loss = loss / (own.to(loss.dtype) * kept).sum()
+        loss = mean_of(loss, target, weight, ignore_index)
     return loss.to(logits.dtype)
 
 
-def _compute(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
+def check_reduction(op: str, reduction: str) -> None:
+    """Refuses an unknown one."""
+    if reduction != "mean" and reduction != "sum" and reduction != "none":
+        raise ValueError(f"{op}: reduction must be 'none', 'mean' or 'sum', got '{reduction}'")
 
 
-def _reference(
+def mean_of(total: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int) -> Tensor:
+    """`total` divided by the sum of `weight[t]` over the rows that are not ignored.
+
+    Without any it is NaN, and its gradient zero.
+    """
+    kept = target != ignore_index
+    if weight is None:
+        divisor = kept.sum()
+    else:
+        own = weight.index_select(0, target.clamp(0, weight.size(0) - 1))
+        divisor = (own.to(total.dtype) * kept).sum()
+    some = kept.any()
+    return torch.where(some, total / torch.where(some, divisor, 1), float("nan"))
+
+
+def reference(
     logits: Tensor,
     target: Tensor,
     weight: Tensor | None,
@@ -107,13 +117,14 @@ def _reference(
     softcap: float,
     needs_grad: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    z = _compute(logits)
+    """The operator's results, in PyTorch operators."""
+    z = wide(logits)
     if softcap > 0:
         z = softcap * torch.tanh(z / softcap)
     classes = z.shape[-1]
     kept = target != ignore_index
     index = torch.where(kept, target, 0).unsqueeze(-1)
-    w = z.new_ones(classes) if weight is None else _compute(weight)
+    w = z.new_ones(classes) if weight is None else wide(weight)
     share = (1 - label_smoothing) * w[index]
     class_share = label_smoothing / classes
     peak = z.detach().amax(-1, keepdim=True)
@@ -149,8 +160,8 @@ def _fake(
             f"got {list(target.shape)}"
         ),
     )
-    wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
-    loss, lse = (logits.new_empty(logits.shape[:1], dtype=wide) for _ in range(2))
+    dtype = compute_dtype(logits)
+    loss, lse = (logits.new_empty(logits.shape[:1], dtype=dtype) for _ in range(2))
     return loss, lse, logits.new_empty(logits.shape if needs_grad else 0)
 
 
@@ -167,14 +178,15 @@ def _backward(
         found: list[Tensor | None] = [grad_logits, *[None] * (len(arguments) - 1)]
         if needs[2]:
             only_weight = [i == 2 for i in range(len(arguments))]
-            found[2] = reference_gradients(_reference, only_weight, grads, arguments)[2]
+            found[2] = reference_gradients(reference, only_weight, grads, arguments)[2]
         return found
     # Second derivatives, and whoever wants more than the loss or has not said that he wants its
     # gradient, come here. The parts are added before they are rounded.
-    return reference_gradients(_reference, needs, grads, arguments)
+    return reference_gradients(reference, needs, grads, arguments)
 
 
-def _targets(make: Make, rows: int, classes: int, ignored: Sequence[int] = ()) -> Tensor:
+def random_classes(make: Make, rows: int, classes: int, ignored: Sequence[int] = ()) -> Tensor:
+    """Targets for samples; the rows in `ignored` have -100."""
     generator = torch.Generator().manual_seed(rows)
     target = torch.randint(classes, (rows,), generator=generator)
     target[list(ignored)] = -100
@@ -184,7 +196,7 @@ def _targets(make: Make, rows: int, classes: int, ignored: Sequence[int] = ()) -
 def _samples(make: Make) -> Iterator[Arguments]:
     def call(logits: Tensor, *settings: Any, ignored: Sequence[int] = ()) -> Arguments:
         rows, classes = logits.shape
-        return logits, _targets(make, rows, classes, ignored), *settings
+        return logits, random_classes(make, rows, classes, ignored), *settings
 
     yield call(make(5, 7), None, -100, 0.0, 0.0, 0.0, True)
     yield call(make(4, 9), make(9), -100, 0.1, 0.01, 2.0, True, ignored=(1, 3))
@@ -202,12 +214,12 @@ def _samples(make: Make) -> Iterator[Arguments]:
 
 def _benchmarks(make: Make) -> Iterator[tuple[str, Arguments]]:
     for rows, size in ((256, 32000), (1024, 49152)):
-        target = _targets(make, rows, size)
+        target = random_classes(make, rows, size)
         yield f"{rows}x{size}", (make(rows, size), target, None, -100, 0.0, 0.0, 0.0, True)
 
 
 def _bad_inputs(make: Make) -> Iterator[BadInput]:
-    x, target, rest = make(4, 8), _targets(make, 4, 8), (-100, 0.0, 0.0, 0.0, True)
+    x, target, rest = make(4, 8), random_classes(make, 4, 8), (-100, 0.0, 0.0, 0.0, True)
     yield BadInput((x.to(torch.int32), target, None, *rest), "logits must be float32.*got int32")
     yield BadInput(
         (make(2, 2, 2), target, None, *rest), r"logits must have shape \[rows, classes\]"
@@ -230,7 +242,7 @@ def _bad_inputs(make: Make) -> Iterator[BadInput]:
 
 
 def _backward_reference(grad: Tensor, grad_logits: Tensor) -> Tensor:
-    return (grad.unsqueeze(-1) * _compute(grad_logits)).to(grad_logits.dtype)
+    return (grad.unsqueeze(-1) * wide(grad_logits)).to(grad_logits.dtype)
 
 
 def _backward_fake(grad: Tensor, grad_logits: Tensor) -> Tensor:
@@ -239,13 +251,13 @@ def _backward_fake(grad: Tensor, grad_logits: Tensor) -> Tensor:
 
 def _backward_samples(make: Make) -> Iterator[Arguments]:
     for x in (make(5, 7), make(3, 507), make.strided(4, 19), make.transposed(3, 8), make(0, 6)):
-        yield _compute(make(x.shape[0]).detach()), x
-    yield _compute(make(1).detach()).expand(4), make(4, 9)
+        yield wide(make(x.shape[0]).detach()), x
+    yield wide(make(1).detach()).expand(4), make(4, 9)
 
 
 def _backward_bad_inputs(make: Make) -> Iterator[BadInput]:
     x = make(4, 8)
-    row = _compute(make(4))
+    row = wide(make(4))
     yield BadInput((row[:3], x), r"grad must have shape \[4\]")
     yield BadInput((row.to(torch.bfloat16), x), "grad must be float")
     yield BadInput((row, row), r"grad_logits must have shape \[rows, classes\]")
@@ -254,7 +266,7 @@ def _backward_bad_inputs(make: Make) -> Iterator[BadInput]:
 OPERATORS = (
     Operator(
         name="cross_entropy",
-        reference=_reference,
+        reference=reference,
         fake=_fake,
         backward=_backward,
         auxiliary=(2,),

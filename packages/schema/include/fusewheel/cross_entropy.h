@@ -17,7 +17,8 @@ struct CrossEntropyArgs {
   const void* weight;  // w; null where every class weighs 1
   void* loss;
   void* logsumexp;
-  void* grad;  // null where it is not wanted
+  void* grad;            // null where it is not wanted; may be the logits themselves
+  const void* row_grad;  // what a row's loss counts for in grad; null for 1
   int64_t count;
   int64_t classes;
   int64_t stride;  // between rows of logits
@@ -50,6 +51,45 @@ struct CrossEntropyBackwardArgs {
 
 namespace fusewheel {
 
+// A class for every row of a matrix.
+inline void check_classes(const char* op, const Tensor& target, Argument matrix) {
+  if (!target.defined()) {
+    fail(op, "target must be a tensor, got None");
+  }
+  if (target.scalar_type() != ScalarType::Long) {
+    fail(op, std::string("target must be int64, got ") + describe(target.scalar_type()));
+  }
+  const std::string name = matrix.name;
+  if (target.device() != matrix.tensor.device()) {
+    fail(op, "target must be on the device of " + name + ", " + describe_device(matrix.tensor) +
+                 ", got " + describe_device(target));
+  }
+  check_sizes(op, {"target", target}, leading_sizes(matrix.tensor), ("the rows of " + name).c_str());
+}
+
+inline void check_cross_entropy(const char* op, double label_smoothing, double softcap) {
+  if (!(label_smoothing >= 0 && label_smoothing <= 1)) {
+    fail(op, "label_smoothing must be between 0 and 1, got " + std::to_string(label_smoothing));
+  }
+  if (!(softcap >= 0)) {
+    fail(op, "softcap must be positive, or 0 for none, got " + std::to_string(softcap));
+  }
+}
+
+// What the targets are, on a device whose memory can be read here.
+inline void check_targets(const char* op, const Tensor& target, int64_t classes,
+                          int64_t ignore_index) {
+  const auto* values = static_cast<const int64_t*>(target.const_data_ptr());
+  for (int64_t n = 0; n < target.numel(); ++n) {
+    if ((values[n] < 0 || values[n] >= classes) && values[n] != ignore_index) {
+      fail(op, "target must be between 0 and " + std::to_string(classes - 1) + " (there are " +
+                   std::to_string(classes) + " classes) or ignore_index, " +
+                   std::to_string(ignore_index) + ", got " + std::to_string(values[n]) +
+                   " in row " + std::to_string(n));
+    }
+  }
+}
+
 // A checked call; owns the tensors its arguments point into. What the targets are is up to the
 // backend: they may be on a device.
 struct CrossEntropy {
@@ -78,6 +118,7 @@ struct CrossEntropy {
             loss.mutable_data_ptr(),
             logsumexp.mutable_data_ptr(),
             needs_grad ? grad.mutable_data_ptr() : nullptr,
+            nullptr,
             logits.count,
             logits.size,
             logits.stride,
@@ -99,26 +140,11 @@ struct CrossEntropy {
       fail(kOp, "logits must have shape [rows, classes] with at least one class, got " +
                     describe(logits.sizes()));
     }
-    if (!target.defined()) {
-      fail(kOp, "target must be a tensor, got None");
-    }
-    if (target.scalar_type() != ScalarType::Long) {
-      fail(kOp, std::string("target must be int64, got ") + describe(target.scalar_type()));
-    }
-    if (target.device() != logits.device()) {
-      fail(kOp, "target must be on the device of logits, " + describe_device(logits) + ", got " +
-                    describe_device(target));
-    }
-    check_sizes(kOp, {"target", target}, leading_sizes(logits), "the rows of logits");
+    check_classes(kOp, target, {"logits", logits});
     if (weight.has_value()) {
       check_columns(kOp, {"weight", *weight}, {"logits", logits});
     }
-    if (!(label_smoothing >= 0 && label_smoothing <= 1)) {
-      fail(kOp, "label_smoothing must be between 0 and 1, got " + std::to_string(label_smoothing));
-    }
-    if (!(softcap >= 0)) {
-      fail(kOp, "softcap must be positive, or 0 for none, got " + std::to_string(softcap));
-    }
+    check_cross_entropy(kOp, label_smoothing, softcap);
     return rows_of(logits);
   }
 

@@ -1,0 +1,209 @@
+// Cross entropy of x @ weight^T + bias and a row's class, and the gradients of all three
+
+#include <fusewheel/linear_cross_entropy.h>
+
+#include "cross_entropy.h"
+#include "simd/vec.h"
+
+FUSEWHEEL_DECLARE(void add_to_sum_range(const AddToSumArgs&, int64_t begin, int64_t end));
+FUSEWHEEL_DECLARE(void add_rows_columns(const AddRowsArgs&, int64_t begin, int64_t end));
+
+namespace fusewheel::FUSEWHEEL_ISA {
+
+void add_to_sum_range(const AddToSumArgs& args, int64_t begin, int64_t end) {
+  for_dtype(args.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    using A = Accumulate<T>;
+    const auto* from = static_cast<const T*>(args.from) + begin;
+    auto* sum = static_cast<A*>(args.sum) + begin;
+    for_each_vector<A>(end - begin, [&](int64_t i, int64_t live) {
+      const Vec<A> value = load(from + i, live);
+      store(sum + i, args.first ? value : load(sum + i, live) + value, live);
+    });
+  });
+}
+
+// For columns [begin, end).
+void add_rows_columns(const AddRowsArgs& args, int64_t begin, int64_t end) {
+  constexpr int64_t kBlock = 64;  // rows that are added up before their sum is: it rounds less
+  for_dtype(args.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    using A = Accumulate<T>;
+    const auto* from = static_cast<const T*>(args.from) + begin;
+    auto* sum = static_cast<A*>(args.sum) + begin;
+    for (int64_t row = 0; row < args.rows; row += kBlock) {
+      const int64_t last = row + kBlock < args.rows ? row + kBlock : args.rows;
+      for_each_vector<A>(end - begin, [&](int64_t i, int64_t live) {
+        Vec<A> total = {};
+        for (int64_t k = row; k < last; ++k) {
+          total += load(from + k * args.columns + i, live);
+        }
+        store(sum + i, args.first && row == 0 ? total : load(sum + i, live) + total, live);
+      });
+    }
+  });
+}
+
+}  // namespace fusewheel::FUSEWHEEL_ISA
+
+#if FUSEWHEEL_GLUE
+
+#include "matmul/matmul.h"
+#include "parallel.h"
+
+namespace fusewheel {
+namespace {
+
+constexpr int64_t kLeastRows = 256;
+constexpr int64_t kMostBytes = 1 << 26;
+constexpr int64_t kSliceSize = 1 << 21;  // elements: what a cache holds
+
+void loss_rows(const CrossEntropyArgs& args) {
+  parallel_rows(FUSEWHEEL_SELECT(cross_entropy_rows), args, args.count, args.classes);
+}
+
+void sum_of_rows(const Tensor& grad, const Tensor& sum, bool first) {
+  const auto sizes = grad.sizes();
+  parallel_columns(FUSEWHEEL_SELECT(add_rows_columns),
+                   AddRowsArgs{grad.const_data_ptr(), sum.mutable_data_ptr(), sizes[0], sizes[1],
+                               dtype_of(grad), first},
+                   sizes[1], sizes[0]);
+}
+
+class Aten final : public AtenLinearCrossEntropy {
+ public:
+  explicit Aten(const LinearCrossEntropy& call)
+      : AtenLinearCrossEntropy(call, kLeastRows, kMostBytes, kSliceSize) {}
+
+  void loss(const CrossEntropyArgs& args) const override { loss_rows(args); }
+
+  void add_rows(const Tensor& grad, const Tensor& sum, bool first) const override {
+    sum_of_rows(grad, sum, first);
+  }
+
+ private:
+  void add_to_sum(const AddToSumArgs& args) const override {
+    const auto range = FUSEWHEEL_SELECT(add_to_sum_range);
+    parallel_for(args.count, kGrain,
+                 [&](int64_t begin, int64_t end) { range(args, begin, end); });
+  }
+};
+
+// Operands in half precision, where ATen would multiply them slowly: logits and sums in float32.
+class Widening final : public LinearCrossEntropyBackend {
+ public:
+  explicit Widening(const LinearCrossEntropy& call)
+      : LinearCrossEntropyBackend(kLeastRows, kMostBytes),
+        call_(call),
+        weight_(CheckedWeight::floating("linear_cross_entropy", {"weight", call.weight},
+                                        {"x", call.x})) {}
+
+  void logits(const Tensor& x, const Tensor& to) const override {
+    Tensor y = to;
+    matmul(rows_in(x), weight_.weight, call_.bias, y);
+  }
+
+  void loss(const CrossEntropyArgs& args) const override { loss_rows(args); }
+
+  void add_rows(const Tensor& grad, const Tensor& sum, bool first) const override {
+    sum_of_rows(grad, sum, first);
+  }
+
+  void grad_x(const Tensor& grad, const Tensor& to) const override {
+    Tensor y = to;
+    matmul_transposed(rows_in(grad), weight_.weight, y);
+  }
+
+  void add(const Tensor& grad, const Tensor& x, const Tensor& sum, bool first) const override {
+    Tensor y = sum;
+    matmul_gradient(rows_in(grad), rows_in(x), y, !first);
+  }
+
+ private:
+  // Also of rows without any element.
+  static Rows rows_in(const Tensor& matrix) {
+    Rows rows = rows_of(matrix);
+    rows.count = matrix.sizes()[0];
+    return rows;
+  }
+
+  const LinearCrossEntropy& call_;
+  const CheckedWeight weight_;
+};
+
+// Whether this CPU multiplies in the dtype, which ATen makes use of.
+bool is_native(ScalarType dtype) {
+  if (dtype != ScalarType::BFloat16 && dtype != ScalarType::Half) {
+    return true;
+  }
+#if FUSEWHEEL_X86
+  return isa_level() == IsaLevel::kV4 &&
+         (dtype == ScalarType::Half ? __builtin_cpu_supports("avx512fp16")
+                                    : __builtin_cpu_supports("avx512bf16"));
+#else
+  return false;
+#endif
+}
+
+void run(const char* op, LinearCrossEntropy& call) {
+  check_targets(op, call.target, call.classes, call.options.ignore_index);
+  const ScalarType dtype = call.x.scalar_type();
+  if (is_native(dtype)) {
+    Aten(call).run(call, dtype);
+  } else {
+    Widening(call).run(call, ScalarType::Float);
+  }
+}
+
+// In one order, whatever the number of threads.
+template <typename A>
+void sum_rows(const Tensor& rows, const Tensor& sum) {
+  const auto* from = static_cast<const A*>(rows.const_data_ptr());
+  double total = 0;
+  for (int64_t n = 0; n < rows.numel(); ++n) {
+    total += static_cast<double>(from[n]);
+  }
+  *static_cast<A*>(sum.mutable_data_ptr()) = static_cast<A>(total);
+}
+
+Tensor sum_of(const Tensor& rows) {
+  const Tensor sum = empty_contiguous({}, rows.scalar_type(), rows);
+  rows.scalar_type() == ScalarType::Double ? sum_rows<double>(rows, sum)
+                                           : sum_rows<float>(rows, sum);
+  return sum;
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> linear_cross_entropy(
+    const Tensor& x, const Tensor& weight, const Tensor& target, const std::optional<Tensor>& bias,
+    const std::optional<Tensor>& class_weight, int64_t ignore_index, double label_smoothing,
+    double z_loss, double softcap, bool summed, bool needs_x, bool needs_weight, bool needs_bias) {
+  constexpr const char* op = "linear_cross_entropy";
+  LinearCrossEntropy call(op, x, weight, target, bias, class_weight,
+                          {ignore_index, label_smoothing, z_loss, softcap},
+                          {needs_x, needs_weight, needs_bias});
+  run(op, call);
+  return {summed ? sum_of(call.loss) : call.loss, call.grad_x, call.grad_weight, call.grad_bias};
+}
+
+std::tuple<Tensor, Tensor, Tensor> linear_cross_entropy_backward(
+    const Tensor& grad, const Tensor& x, const Tensor& weight, const Tensor& target,
+    const std::optional<Tensor>& bias, const std::optional<Tensor>& class_weight,
+    int64_t ignore_index, double label_smoothing, double z_loss, double softcap, bool needs_x,
+    bool needs_weight, bool needs_bias) {
+  constexpr const char* op = "linear_cross_entropy_backward";
+  LinearCrossEntropy call(op, x, weight, target, bias, class_weight,
+                          {ignore_index, label_smoothing, z_loss, softcap},
+                          {needs_x, needs_weight, needs_bias}, grad);
+  run(op, call);
+  return {call.grad_x, call.grad_weight, call.grad_bias};
+}
+
+FUSEWHEEL_KERNELS(library) {
+  kernel<linear_cross_entropy>(library, "linear_cross_entropy");
+  kernel<linear_cross_entropy_backward>(library, "linear_cross_entropy_backward");
+}
+
+}  // namespace
+}  // namespace fusewheel
+
+#endif  // FUSEWHEEL_GLUE

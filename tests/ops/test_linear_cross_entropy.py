@@ -1,0 +1,289 @@
+import json
+import math
+import subprocess
+import sys
+
+import fusewheel
+import pytest
+import torch
+from oracle import assert_as_good_as_eager
+from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.nn import functional
+
+REDUCTIONS = ("none", "mean", "sum")
+
+
+def emulated() -> bool:
+    return any(b.facts.get("cuda") == "emulated" for b in fusewheel.backends())
+
+
+def data(rows: int, features: int, classes: int, dtype: torch.dtype = torch.float32):
+    generator = torch.Generator().manual_seed(rows + classes)
+    x = torch.randn(rows, features, generator=generator)
+    weight = torch.randn(classes, features, generator=generator) / features**0.5 * 2
+    bias = torch.randn(classes, generator=generator)
+    gains = torch.rand(classes, generator=generator) + 0.5
+    target = torch.randint(classes, (rows,), generator=generator)
+    return x.to(dtype), weight.to(dtype), target, bias.to(dtype), gains.to(dtype)
+
+
+def eager(x, weight, target, bias=None, class_weight=None, softcap=0.0, z_loss=0.0, **settings):
+    """PyTorch's own functions."""
+    logits = functional.linear(x, weight, bias).flatten(0, -2)
+    if softcap > 0:
+        logits = softcap * torch.tanh(logits / softcap)
+    flat = target.flatten()
+    loss = functional.cross_entropy(logits, flat, class_weight, **settings)
+    if z_loss != 0:
+        kept = flat != settings.get("ignore_index", -100)
+        own = torch.ones_like(kept) if class_weight is None else class_weight[flat.clamp(min=0)]
+        squares = torch.where(kept, logits.logsumexp(-1).square(), 0.0) * z_loss
+        reduction = settings.get("reduction", "mean")
+        divisor = (own * kept).sum() if reduction == "mean" else 1
+        loss = loss + (squares if reduction == "none" else squares.sum() / divisor)
+    return loss.view(target.shape) if settings.get("reduction") == "none" else loss
+
+
+def with_gradients(function, x, weight, target, bias=None, class_weight=None, **settings):
+    leaves = [t.detach().requires_grad_() for t in (x, weight, bias) if t is not None]
+    loss = function(*leaves[:2], target, *(leaves[2:] or [None]), class_weight, **settings)
+    seed = torch.linspace(1, 2, loss.numel(), dtype=torch.float64).view(loss.shape)
+    return loss.detach(), *torch.autograd.grad(loss, leaves, seed.to(loss.dtype))
+
+
+def assert_like_torch(*tensors, **settings):
+    wide = [t.double() if isinstance(t, Tensor) and t.is_floating_point() else t for t in tensors]
+    got = with_gradients(fusewheel.linear_cross_entropy, *tensors, **settings)
+    base = with_gradients(eager, *tensors, **settings)
+    exact = with_gradients(eager, *wide, **settings)
+    for what, *triple in zip(("loss", "x", "weight", "bias"), got, base, exact, strict=False):
+        assert_as_good_as_eager(*triple, what=f"{what}, {settings}")
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_like_torch(dtype: torch.dtype, reduction: str):
+    x, weight, target, bias, gains = data(64, 96, 507, dtype)
+    target[[2, 5]] = -100
+    assert_like_torch(x, weight, target, reduction=reduction)
+    for smoothing in (0.1, 1.0):
+        settings = {"reduction": reduction, "label_smoothing": smoothing}
+        assert_like_torch(x, weight, target, bias, gains, **settings)
+    assert_like_torch(x, weight, target.clamp(min=0), bias, reduction=reduction, ignore_index=3)
+    assert_like_torch(x, weight, target, bias, softcap=2.0, z_loss=0.01, reduction=reduction)
+    assert_like_torch(x, weight, target, None, gains, softcap=5.0, reduction=reduction)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_many_chunks(dtype: torch.dtype, reduction: str):
+    x, weight, target, bias, gains = data(2500, 40, 33, dtype)
+    target[1200:1600] = -100
+    assert_like_torch(x, weight, target, bias, gains, reduction=reduction, label_smoothing=0.1)
+
+
+def test_leading_dimensions():
+    x, weight, target, bias, _ = data(24, 16, 50)
+    for shape in ((2, 3, 4), (24,), (24, 1)):
+        for reduction in REDUCTIONS:
+            inputs = (x.view(*shape, 16), weight, target.view(shape), bias)
+            assert_like_torch(*inputs, reduction=reduction)
+    row = fusewheel.linear_cross_entropy(x[0], weight, target[0], reduction="none")
+    torch.testing.assert_close(row, functional.cross_entropy(x[0] @ weight.T, target[0]))
+    for shape in ((4, 3, 2), (24,), (2, 3)):
+        with pytest.raises(ValueError, match=r"target must have shape \[2, 3, 4\].*got \["):
+            fusewheel.linear_cross_entropy(x.view(2, 3, 4, 16), weight, torch.zeros(shape).long())
+
+
+def test_all_rows_ignored_or_none_there():
+    x, weight, target, bias, _ = data(3, 4, 5)
+    for rows in (3, 0):
+        inputs = (x[:rows], weight, torch.full_like(target, -100)[:rows], bias)
+        for reduction, want in (("mean", math.nan), ("sum", 0.0), ("none", [0.0] * rows)):
+            got = with_gradients(fusewheel.linear_cross_entropy, *inputs, reduction=reduction)
+            torch.testing.assert_close(got[0], torch.tensor(want), equal_nan=True)
+            assert all(torch.equal(g, torch.zeros_like(g)) for g in got[1:]), reduction
+
+
+def test_a_single_class_has_no_loss():
+    loss, *gradients = with_gradients(fusewheel.linear_cross_entropy, *data(3, 4, 1)[:4])
+    assert loss == 0 and not any(g.any() for g in gradients)
+
+
+def test_a_target_that_is_no_class():
+    x, weight, target, _, _ = data(5, 4, 7)
+    for wrong in (7, -1, 2**40, -(2**40)):
+        target[3] = wrong
+        if emulated():
+            got = with_gradients(
+                fusewheel.linear_cross_entropy, x, weight, target, reduction="none"
+            )
+            for of_row in got[:2]:
+                assert of_row.reshape(5, -1).isnan().all(-1).tolist() == [i == 3 for i in range(5)]
+            continue
+        with pytest.raises(RuntimeError, match=rf"7 classes.*got {wrong} in row 3"):
+            fusewheel.linear_cross_entropy(x, weight, target)
+
+
+def test_layouts_do_not_matter(dtype: torch.dtype):
+    x, weight, target, _, _ = data(40, 24, 48, dtype)
+    for a, b in (
+        (x.t().contiguous().t(), weight.t().contiguous().t()),
+        (spread(x), spread(weight)),
+    ):
+        assert not a.is_contiguous() and not b.is_contiguous()
+        assert_like_torch(a, b, target)
+    repeated = x[:1].expand(40, 24)
+    assert_like_torch(repeated, weight, target)
+
+
+def spread(matrix: Tensor) -> Tensor:
+    """The same numbers with NaN between them."""
+    wide = torch.full([2 * size for size in matrix.shape], math.nan, dtype=matrix.dtype)
+    wide[::2, ::2] = matrix
+    return wide[::2, ::2]
+
+
+def test_half_precision_gradients_neither_overflow_nor_vanish():
+    """The sum over many rows is more than float16 holds, their mean times a small number less."""
+    x = torch.full((4096, 1), 100.0, dtype=torch.float16)
+    weight = torch.zeros(2, 1, dtype=torch.float16, requires_grad=True)
+    loss = fusewheel.linear_cross_entropy(x, weight, torch.zeros(4096).long())
+    loss.backward()
+    torch.testing.assert_close(weight.grad.float(), torch.tensor([[-50.0], [50.0]]))
+    weight.grad = None
+    tiny = torch.full((4096, 1), 1e-3, dtype=torch.float16)
+    loss = fusewheel.linear_cross_entropy(tiny, weight, torch.zeros(4096).long()).float()
+    (loss * 2.0**16).backward()
+    torch.testing.assert_close(
+        weight.grad.float(), torch.tensor([[-32.768], [32.768]]), rtol=1e-3, atol=0
+    )
+
+
+def test_what_needs_no_gradient_gets_none():
+    x, weight, target, bias, _ = data(6, 4, 5)
+    call = torch.ops.fusewheel.linear_cross_entropy
+    options = (None, -100, 0.0, 0.0, 0.0)
+    outputs = call(x, weight, target, bias, *options, True, False, True, False)
+    assert [list(o.shape) for o in outputs] == [[], [0], [5, 4], [0]]
+    # A graph is still right: the gradients come in the backward pass then.
+    leaves = [t.requires_grad_() for t in (x, weight, bias)]
+    loss = call(x, weight, target, bias, *options, True, False, False, False)[0]
+    got = torch.autograd.grad(loss, leaves)
+    want = torch.autograd.grad(eager(x, weight, target, bias, reduction="sum"), leaves)
+    torch.testing.assert_close(got, want)
+
+
+def test_the_backward_pass_may_run_again():
+    x, weight, target, bias, _ = data(6, 4, 5)
+    leaves = [t.requires_grad_() for t in (x, weight, bias)]
+    loss = fusewheel.linear_cross_entropy(x, weight, target, bias)
+    want = torch.autograd.grad(loss * 3, leaves, retain_graph=True)
+    for last in (False, True):
+        got = torch.autograd.grad(loss * 3, leaves, retain_graph=not last)
+        torch.testing.assert_close(got, want, rtol=0, atol=0)
+        assert not any(g.requires_grad for g in got)
+    x.grad = None
+    for _ in range(2):
+        fusewheel.linear_cross_entropy(x, weight, target, bias).backward()
+    torch.testing.assert_close(x.grad, want[0] * 2 / 3)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_second_derivatives_through_the_public_function(reduction: str):
+    x, weight, target, bias, gains = data(4, 3, 5, torch.float64)
+    target[1] = -100
+
+    def loss(x, w, b, g):
+        return fusewheel.linear_cross_entropy(x, w, target, b, g, -100, reduction, 0.1, 0.01, 2.0)
+
+    inputs = tuple(t.requires_grad_() for t in (x, weight, bias, gains))
+    assert torch.autograd.gradcheck(loss, inputs)
+    assert torch.autograd.gradgradcheck(loss, inputs)
+
+
+def test_torch_func_and_batched_gradients():
+    x, weight, target, _, _ = data(6, 4, 5)
+
+    def loss(w):
+        return fusewheel.linear_cross_entropy(x, w, target, label_smoothing=0.1)
+
+    def want(w):
+        return eager(x, w, target, label_smoothing=0.1)
+
+    torch.testing.assert_close(torch.func.grad(loss)(weight), torch.func.grad(want)(weight))
+    leaf = weight.requires_grad_()
+    seeds = torch.tensor([1.0, 2.0])
+    for function in (loss, want):
+        got = torch.autograd.grad(function(leaf), leaf, seeds, is_grads_batched=True)[0]
+        torch.testing.assert_close(got, seeds.view(2, 1, 1) * torch.func.grad(want)(weight))
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("grad", [True, False], ids=["training", "inference"])
+def test_compiles_in_one_graph(grad: bool, reduction: str):
+    x, weight, target, bias, _ = data(16, 8, 50)
+
+    def loss(x, w, t, b):
+        return fusewheel.linear_cross_entropy(x * 2, w, t, b, None, -100, reduction, 0.1)
+
+    leaves = [t.requires_grad_(grad) for t in (x, weight, bias)]
+    counter = CompileCounterWithBackend("inductor")
+    compiled = torch.compile(loss, fullgraph=True, backend=counter)
+    torch.testing.assert_close(compiled(x, weight, target, bias), loss(x, weight, target, bias))
+    assert counter.frame_count == 1
+    if grad:
+        want = torch.autograd.grad(loss(x, weight, target, bias).sum(), leaves)
+        got = torch.autograd.grad(compiled(x, weight, target, bias).sum(), leaves)
+        torch.testing.assert_close(got, want)
+
+
+PROGRAM = """
+import json, torch, fusewheel
+from torch.nn import functional
+
+def peak():
+    with open("/proc/self/status") as status:
+        return next(int(l.split()[1]) * 1024 for l in status if l.startswith("VmHWM"))
+
+def fused(x, weight, target):
+    return fusewheel.linear_cross_entropy(x, weight, target, reduction=REDUCTION)
+
+def eager(x, weight, target):
+    return functional.cross_entropy(functional.linear(x, weight), target, reduction=REDUCTION)
+
+def step(function, rows, features, classes):
+    x = torch.randn(rows, features).to(DTYPE).requires_grad_()
+    weight = torch.randn(classes, features).to(DTYPE).requires_grad_()
+    before = peak()
+    function(x, weight, torch.zeros(rows, dtype=torch.int64)).sum().backward()
+    return peak() - before
+
+step(FUNCTION, 8, 8, 8)  # whatever is allocated once, on first use
+print(step(FUNCTION, 4096, 32, 8192))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("name", ["float32", "bfloat16"])
+def test_peak_memory(name: str, reduction: str):
+    dtype = getattr(torch, name)
+    grown = {}
+    for function in ("fused", "eager"):
+        program = PROGRAM.replace("FUNCTION", function).replace("REDUCTION", repr(reduction))
+        done = subprocess.run(
+            [sys.executable, "-c", program.replace("DTYPE", str(dtype))],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        grown[function] = json.loads(done.stdout)
+    # Not even all logits, and eager has them three times.
+    assert grown["eager"] > 2 * 4096 * 8192 * dtype.itemsize
+    assert grown["fused"] < 0.15 * grown["eager"], grown
+
+
+def test_unknown_reduction_is_refused():
+    x, weight, target, _, _ = data(2, 3, 4)
+    with pytest.raises(ValueError, match="reduction must be 'none', 'mean' or 'sum', got 'max'"):
+        fusewheel.linear_cross_entropy(x, weight, target, reduction="max")
