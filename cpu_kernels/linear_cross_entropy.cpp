@@ -5,6 +5,20 @@
 #include "cross_entropy.h"
 #include "simd/vec.h"
 
+namespace fusewheel {
+
+// sum = the sum of the rows of `from`, or is increased by it
+struct AddRowsArgs {
+  const void* from;
+  void* sum;  // [columns] in the accumulation type
+  int64_t rows;
+  int64_t columns;
+  Dtype dtype;  // of `from`
+  bool first;
+};
+
+}  // namespace fusewheel
+
 FUSEWHEEL_DECLARE(void add_to_sum_range(const AddToSumArgs&, int64_t begin, int64_t end));
 FUSEWHEEL_DECLARE(void add_rows_columns(const AddRowsArgs&, int64_t begin, int64_t end));
 

@@ -188,10 +188,12 @@ def _backward(
 
 def _scaled(unit: Tensor, grad: Tensor) -> Tensor:
     """`unit * grad`, written over `unit`, as large as the weight maybe, if it is not used again."""
+    functorch = torch._C._functorch
     final = (
         type(unit) is Tensor
         and not torch.is_grad_enabled()
-        and not torch._C._functorch.is_batchedtensor(grad)
+        and not functorch.is_batchedtensor(grad)
+        and not functorch.is_legacy_batchedtensor(grad)
         and not torch._C._autograd._get_current_graph_task_keep_graph()
     )
     return unit.detach().mul_(grad) if final else unit * grad

@@ -16,16 +16,6 @@ struct AddToSumArgs {
   bool first;
 };
 
-// sum = the sum of the rows of `from`, or is increased by it
-struct AddRowsArgs {
-  const void* from;
-  void* sum;  // [columns] in the accumulation type
-  int64_t rows;
-  int64_t columns;
-  Dtype dtype;  // of `from`
-  bool first;
-};
-
 }  // namespace fusewheel
 
 #if FUSEWHEEL_GLUE
