@@ -107,7 +107,8 @@ class Aten final : public AtenLinearCrossEntropy {
 class Widening final : public LinearCrossEntropyBackend {
  public:
   explicit Widening(const LinearCrossEntropy& call)
-      : LinearCrossEntropyBackend(kLeastRows, kMostBytes),
+      // The last product makes a transposed copy of the logits' gradient.
+      : LinearCrossEntropyBackend(kLeastRows, kMostBytes, 2 * sizeof(float)),
         call_(call),
         weight_(CheckedWeight::floating("linear_cross_entropy", {"weight", call.weight},
                                         {"x", call.x})) {}
@@ -128,9 +129,12 @@ class Widening final : public LinearCrossEntropyBackend {
     matmul_transposed(rows_in(grad), weight_.weight, y);
   }
 
-  void add(const Tensor& grad, const Tensor& x, const Tensor& sum, bool first) const override {
+  void add(const Tensor& grad, const Tensor& x, const Tensor& sum, bool first) override {
+    if (!transposed_.has_value()) {
+      transposed_ = empty_contiguous(grad.sizes(), ScalarType::Float, grad);
+    }
     Tensor y = sum;
-    matmul_gradient(rows_in(grad), rows_in(x), y, !first);
+    matmul_gradient(rows_in(grad), rows_in(x), y, !first, transposed_);
   }
 
  private:
@@ -143,6 +147,7 @@ class Widening final : public LinearCrossEntropyBackend {
 
   const LinearCrossEntropy& call_;
   const CheckedWeight weight_;
+  std::optional<Tensor> transposed_;
 };
 
 // Whether this CPU multiplies in the dtype, which ATen makes use of.

@@ -272,14 +272,15 @@ void* thread_scratch(int64_t bytes) {
 bool is_wide(const Tensor& y) { return y.scalar_type() == ScalarType::Double; }
 
 // Rows in the accumulation type: themselves where they are, a copy otherwise.
-Rows widen(const Rows& rows, bool wide, bool transposed = false) {
+Rows widen(const Rows& rows, bool wide, bool transposed = false,
+           const std::optional<Tensor>& memory = std::nullopt) {
   const ScalarType type = wide ? ScalarType::Double : ScalarType::Float;
   if (!transposed && rows.tensor.scalar_type() == type) {
     return rows;
   }
   const int64_t sizes[] = {transposed ? rows.size : rows.count,
                            transposed ? rows.count : rows.size};
-  Tensor to = empty_contiguous({sizes, 2}, type, rows.tensor);
+  const Tensor to = memory ? *memory : empty_contiguous({sizes, 2}, type, rows.tensor);
   const WidenArgs args{rows.tensor.const_data_ptr(), dtype_of(rows.tensor), rows.stride, rows.size,
                        transposed, rows.count, to.mutable_data_ptr(), wide};
   const auto all = FUSEWHEEL_SELECT(widen_rows);
@@ -372,8 +373,9 @@ void matmul_transposed(const Rows& grad, const LinearWeight& weight, Tensor& y) 
        nullptr, y.mutable_data_ptr(), dtype_of(y), false, {}});
 }
 
-void matmul_gradient(const Rows& grad, const Rows& x, Tensor& y, bool add) {
-  const Rows a = widen(grad, is_wide(y), true);
+void matmul_gradient(const Rows& grad, const Rows& x, Tensor& y, bool add,
+                     const std::optional<Tensor>& memory) {
+  const Rows a = widen(grad, is_wide(y), true, memory);
   LinearWeight weight = {};
   weight.kind = WeightKind::kFloating;
   weight.dtype = dtype_of(x.tensor);

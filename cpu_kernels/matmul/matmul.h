@@ -97,8 +97,10 @@ void matmul(const Rows& x, const LinearWeight& weight, const std::optional<Tenso
 // grad [rows] @ weight -> y
 void matmul_transposed(const Rows& grad, const LinearWeight& weight, Tensor& y);
 
-// grad^T [columns of grad, rows] @ x [rows, columns of x] -> y, or added to it
-void matmul_gradient(const Rows& grad, const Rows& x, Tensor& y, bool add = false);
+// grad^T [columns of grad, rows] @ x [rows, columns of x] -> y, or added to it. A copy of grad in the
+// accumulation type goes into `memory` where there is some.
+void matmul_gradient(const Rows& grad, const Rows& x, Tensor& y, bool add = false,
+                     const std::optional<Tensor>& memory = std::nullopt);
 
 }  // namespace fusewheel
 

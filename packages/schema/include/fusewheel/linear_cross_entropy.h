@@ -157,11 +157,11 @@ class LinearCrossEntropyBackend {
   // to = grad * weight
   virtual void grad_x(const Tensor& grad, const Tensor& to) const = 0;
   // sum (+)= transposed grad * x
-  virtual void add(const Tensor& grad, const Tensor& x, const Tensor& sum, bool first) const = 0;
+  virtual void add(const Tensor& grad, const Tensor& x, const Tensor& sum, bool first) = 0;
   // sum (+)= the sum of the rows of grad
   virtual void add_rows(const Tensor& grad, const Tensor& sum, bool first) const = 0;
 
-  void run(LinearCrossEntropy& call, ScalarType dtype) const {
+  void run(LinearCrossEntropy& call, ScalarType dtype) {
     if (call.class_weight.has_value()) {
       call.class_weight = as_type(*call.class_weight, dtype);
     }
@@ -170,7 +170,7 @@ class LinearCrossEntropyBackend {
       torch::stable::zero_(call.grad_bias);
       return;
     }
-    const int64_t rows = chunk_rows(call, dtype);
+    const int64_t rows = chunk_rows(call);
     const Tensor memory = empty_matrix(rows, call.classes, dtype, call.x);
     for (int64_t begin = 0; begin < call.rows; begin += rows) {
       const int64_t count = std::min(rows, call.rows - begin);
@@ -191,10 +191,10 @@ class LinearCrossEntropyBackend {
   }
 
  protected:
-  // A chunk has `least_rows` at least, which keep the products efficient, and more while its logits
-  // take no more than `most_bytes`, nor a quarter of what all would take.
-  LinearCrossEntropyBackend(int64_t least_rows, int64_t most_bytes)
-      : least_rows_(least_rows), most_bytes_(most_bytes) {}
+  // A chunk has `least_rows` at least, which keep the products efficient, and more while it takes no
+  // more than `most_bytes`, nor a quarter of what all logits would take in the dtype of x.
+  LinearCrossEntropyBackend(int64_t least_rows, int64_t most_bytes, int64_t bytes_per_logit)
+      : least_rows_(least_rows), most_bytes_(most_bytes), bytes_per_logit_(bytes_per_logit) {}
 
   static Tensor empty_matrix(int64_t rows, int64_t columns, ScalarType dtype, const Tensor& like) {
     const int64_t sizes[] = {rows, columns};
@@ -202,17 +202,17 @@ class LinearCrossEntropyBackend {
   }
 
  private:
-  int64_t chunk_rows(const LinearCrossEntropy& call, ScalarType dtype) const {
-    const int64_t size = dtype == ScalarType::Double  ? sizeof(double)
-                         : dtype == ScalarType::Float ? sizeof(float)
-                                                      : sizeof(uint16_t);
-    const int64_t most = std::max(least_rows_, (call.rows + 3) / 4);
-    const int64_t rows = std::clamp(most_bytes_ / (call.classes * size), least_rows_, most);
+  int64_t chunk_rows(const LinearCrossEntropy& call) const {
+    const auto size = static_cast<int64_t>(call.x.element_size());
+    const int64_t most = std::max(least_rows_, call.rows * size / (4 * bytes_per_logit_) + 1);
+    const int64_t rows =
+        std::clamp(most_bytes_ / (call.classes * bytes_per_logit_), least_rows_, most);
     return std::min(call.rows, rows);
   }
 
   int64_t least_rows_;
   int64_t most_bytes_;
+  int64_t bytes_per_logit_;
 };
 
 // By products of ATen's, in the dtype of the operands.
@@ -228,18 +228,21 @@ class AtenLinearCrossEntropy : public LinearCrossEntropyBackend {
 
   // In slices, because ATen's products round to the dtype of their operands: each is added while
   // the cache still has it.
-  void add(const Tensor& grad, const Tensor& x, const Tensor& sum, bool first) const override {
+  void add(const Tensor& grad, const Tensor& x, const Tensor& sum, bool first) override {
     const int64_t features = x.sizes()[1];
     if (first && grad.scalar_type() == sum.scalar_type()) {
       return aten_product(transposed(grad), x, sum);
     }
     const int64_t width = std::min(
         call_.classes, std::max<int64_t>(1, slice_size_ / std::max<int64_t>(features, 1)));
-    const Tensor slice = empty_matrix(width, features, grad.scalar_type(), grad);
+    // Once for all chunks: an allocator may not find the room again that it has just got back.
+    if (!slice_.has_value()) {
+      slice_ = empty_matrix(width, features, grad.scalar_type(), grad);
+    }
     for (int64_t begin = 0; begin < call_.classes; begin += width) {
       const int64_t count = std::min(width, call_.classes - begin);
-      aten_product(transposed(part(grad, 1, begin, count)), x, part(slice, 0, 0, count));
-      add_to_sum({slice.const_data_ptr(), part(sum, 0, begin, count).mutable_data_ptr(),
+      aten_product(transposed(part(grad, 1, begin, count)), x, part(*slice_, 0, 0, count));
+      add_to_sum({slice_->const_data_ptr(), part(sum, 0, begin, count).mutable_data_ptr(),
                   count * features, dtype_of(grad), first});
     }
   }
@@ -247,13 +250,17 @@ class AtenLinearCrossEntropy : public LinearCrossEntropyBackend {
  protected:
   AtenLinearCrossEntropy(const LinearCrossEntropy& call, int64_t least_rows, int64_t most_bytes,
                          int64_t slice_size)
-      : LinearCrossEntropyBackend(least_rows, most_bytes), call_(call), slice_size_(slice_size) {}
+      : LinearCrossEntropyBackend(least_rows, most_bytes,
+                                  static_cast<int64_t>(call.x.element_size())),
+        call_(call),
+        slice_size_(slice_size) {}
 
   virtual void add_to_sum(const AddToSumArgs& args) const = 0;
 
  private:
   const LinearCrossEntropy& call_;
   int64_t slice_size_;
+  std::optional<Tensor> slice_;
 };
 
 }  // namespace fusewheel
