@@ -3,6 +3,7 @@
 #pragma once
 
 #include <fusewheel/check.h>
+#include <torch/csrc/stable/ops.h>
 
 namespace fusewheel {
 
@@ -29,6 +30,11 @@ inline Tensor empty_contiguous(IntHeaderOnlyArrayRef sizes, ScalarType dtype, co
     stride *= sizes[i] > 1 ? sizes[i] : 1;
   }
   return empty_strided(sizes, IntHeaderOnlyArrayRef(strides, sizes.size()), dtype, like);
+}
+
+// The tensor itself where it is contiguous already.
+inline Tensor as_contiguous(const Tensor& tensor) {
+  return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
 }
 
 }  // namespace fusewheel

@@ -105,12 +105,12 @@ struct CrossEntropy {
                int64_t ignore_index, double label_smoothing, double z_loss, double softcap,
                bool needs_grad)
       : logits(check(input, classes, gains, label_smoothing, softcap)),
-        target(torch::stable::contiguous(classes)),
+        target(as_contiguous(classes)),
         loss(empty_contiguous(classes.sizes(), accumulate_type(input), input)),
         logsumexp(empty_contiguous(classes.sizes(), accumulate_type(input), input)),
         grad(allocate_grad(input, needs_grad)) {
     if (gains.has_value()) {
-      weight = torch::stable::contiguous(*gains);
+      weight = as_contiguous(*gains);
     }
     args = {logits.tensor.const_data_ptr(),
             static_cast<const int64_t*>(target.const_data_ptr()),
@@ -177,7 +177,7 @@ struct CrossEntropyBackward {
       fail(op, "grad_logits must have shape [rows, classes], got " + describe(unit_grad.sizes()));
     }
     check_statistic(op, {"grad", row_grad}, unit_grad);
-    return torch::stable::contiguous(row_grad);
+    return as_contiguous(row_grad);
   }
 };
 

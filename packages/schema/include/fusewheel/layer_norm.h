@@ -126,8 +126,8 @@ struct LayerNormBackward {
       : grad(checked(op, gradient, input, means, scale)),
         x(rows_of(input.tensor)),
         weight(op, "weight", gain, input),
-        mean(torch::stable::contiguous(means)),
-        rstd(torch::stable::contiguous(scale)),
+        mean(as_contiguous(means)),
+        rstd(as_contiguous(scale)),
         grad_x(empty_contiguous(input.tensor.sizes(), input.tensor.scalar_type(), input.tensor)) {
     const auto& like = input.tensor;
     const int64_t chunks = chunks_of(x.count, x.size);

@@ -163,7 +163,7 @@ struct CheckedWeight {
   static Tensor check_scales(const char* op, Argument scales, Argument codes, Argument x) {
     check_same_device(op, scales, codes);
     check_weight_dtype(op, scales, x);
-    return torch::stable::contiguous(scales.tensor);
+    return as_contiguous(scales.tensor);
   }
 };
 
@@ -182,7 +182,7 @@ struct Linear {
       check_same_device(op, argument, input);
       check_weight_dtype(op, argument, input);
       check_sizes(op, argument, {&checked.weight.rows, 1}, "out features");
-      bias = torch::stable::contiguous(*offset);
+      bias = as_contiguous(*offset);
     }
     y = output(input.tensor, checked.weight.rows);
   }

@@ -82,13 +82,13 @@ struct LinearCrossEntropy {
     check_cross_entropy(op, options.label_smoothing, options.softcap);
     if (outer.has_value()) {
       check_statistic(op, {"grad", *outer}, input);
-      row_grad = torch::stable::contiguous(*outer);
+      row_grad = as_contiguous(*outer);
     }
     x = input;
     // Products read rows or columns as they lie; of anything else they would copy every chunk.
     const bool dense = matrix.strides()[0] == 1 || matrix.strides()[1] == 1;
-    weight = dense ? matrix : torch::stable::contiguous(matrix);
-    target = torch::stable::contiguous(row_target);
+    weight = dense ? matrix : as_contiguous(matrix);
+    target = as_contiguous(row_target);
     const ScalarType wide = accumulate_type(input);
     loss = empty_contiguous(row_target.sizes(), wide, input);
     logsumexp = empty_contiguous(row_target.sizes(), wide, input);
@@ -139,7 +139,7 @@ struct LinearCrossEntropy {
     }
     check_matches(op, {name, *given}, x);
     check_sizes(op, {name, *given}, {&classes, 1}, "classes");
-    return torch::stable::contiguous(*given);
+    return as_contiguous(*given);
   }
 
   Tensor gradient(bool is_wanted, IntHeaderOnlyArrayRef sizes, ScalarType dtype) const {

@@ -95,7 +95,7 @@ struct RmsNormBackward {
         grad(rows_of(gradient)),
         x(rows_of(input.tensor)),
         weight(rows_of(gain)),
-        rstd(torch::stable::contiguous(scale)),
+        rstd(as_contiguous(scale)),
         grad_x(empty_contiguous(input.tensor.sizes(), input.tensor.scalar_type(), input.tensor)),
         partials(allocate_partials(x, input.tensor, chunks_of(x.count, x.size))),
         grad_weight(empty_contiguous(gain.sizes(), gain.scalar_type(), gain)),

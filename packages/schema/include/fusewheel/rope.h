@@ -119,7 +119,7 @@ struct Rope {
     }
     return argument.tensor.strides()[3] == 1 || sizes[3] == 0
                ? argument.tensor
-               : torch::stable::contiguous(argument.tensor);
+               : as_contiguous(argument.tensor);
   }
 
   // [length] or [1 or batch, length].
@@ -184,7 +184,7 @@ struct Rope {
     }
     Tensor usable = table.tensor.strides()[lead + 1] == 1 || sizes[lead + 1] == 0
                         ? table.tensor
-                        : torch::stable::contiguous(table.tensor);
+                        : as_contiguous(table.tensor);
     strides[0] = lead == 1 && sizes[0] != 1 ? usable.strides()[0] : 0;
     strides[1] = usable.strides()[lead];
     return usable;

@@ -85,7 +85,7 @@ inline Rows rows_of(const Tensor& tensor) {
   if (uniform || tensor.numel() == 0) {
     return {tensor, count, size, stride};
   }
-  return {torch::stable::contiguous(tensor), count, size, size};
+  return {as_contiguous(tensor), count, size, size};
 }
 
 }  // namespace fusewheel
