@@ -192,7 +192,7 @@ class LinearCrossEntropyBackend {
 
  protected:
   // A chunk has `least_rows` at least, which keep the products efficient, and more while it takes no
-  // more than `most_bytes`, nor a quarter of what all logits would take in the dtype of x.
+  // more than `most_bytes`, nor an eighth of what all logits would take in the dtype of x.
   LinearCrossEntropyBackend(int64_t least_rows, int64_t most_bytes, int64_t bytes_per_logit)
       : least_rows_(least_rows), most_bytes_(most_bytes), bytes_per_logit_(bytes_per_logit) {}
 
@@ -204,7 +204,7 @@ class LinearCrossEntropyBackend {
  private:
   int64_t chunk_rows(const LinearCrossEntropy& call) const {
     const auto size = static_cast<int64_t>(call.x.element_size());
-    const int64_t most = std::max(least_rows_, call.rows * size / (4 * bytes_per_logit_) + 1);
+    const int64_t most = std::max(least_rows_, call.rows * size / (8 * bytes_per_logit_) + 1);
     const int64_t rows =
         std::clamp(most_bytes_ / (call.classes * bytes_per_logit_), least_rows_, most);
     return std::min(call.rows, rows);
