@@ -58,6 +58,8 @@ def test_a_call_takes_the_next_copy(name):
     copies = [store(torch.ones(32, 64)), store(torch.zeros(32, 64))]
     run = linear._runner(layer, torch.ones(4, 64), copies)
     assert [bool(run().any()) for _ in range(4)] == [True, False, True, False]
+    run = linear._runner(layer, torch.ones(4, 64), copies, 0.5)
+    assert [bool(run().any()) for _ in range(2)] == [False, True]
 
 
 def test_the_chart_is_relative_to_float32(options, clock):
