@@ -40,7 +40,6 @@ FUSEWHEEL_INLINE void widen_all(Dtype dtype, const void* from, int64_t begin, in
 
 typedef int8_t Codes8 __attribute__((vector_size(kLanes<float>)));
 typedef uint8_t Nibbles8 __attribute__((vector_size(kLanes<float>)));
-using Integers = VecOf<float>::integer;
 
 // One vector of codes as floats.
 FUSEWHEEL_INLINE Vec<float> from_codes(Integers codes) {

@@ -41,8 +41,8 @@ FUSEWHEEL_INLINE int8_t* digit_place(const DigitRow& row, int64_t block, int pla
 }
 
 // Takes the lowest balanced digit off.
-FUSEWHEEL_INLINE Longs take_digit(Longs& whole) {
-  const Longs digit = whole << 24 >> 24;
+FUSEWHEEL_INLINE Integers take_digit(Integers& whole) {
+  const Integers digit = whole << 24 >> 24;
   whole = (whole - digit) >> 8;
   return digit;
 }
@@ -85,15 +85,15 @@ FUSEWHEEL_INLINE void to_digits(const float* a, int64_t blocks, const DigitRow& 
   for (int64_t block = 0; block < blocks; ++block, a += kInt4Block) {
     const Rounding rounding = round_block(measure_block(a), whole_steps);
     row.steps[block] = rounding.step;
-    Longs whole[vectors];
-    Longs total = {};
+    Integers whole[vectors];
+    Integers total = {};
     for (int i = 0; i < vectors; ++i) {
       whole[i] = nearest(load(a + i * lanes) * rounding.inverse);
       total += whole[i];
     }
     sums[block] = sum<float>(__builtin_convertvector(total, Vec<float>)) * rounding.step;
     for (int p = row.planes; p-- > 0;) {
-      Longs digits[vectors];
+      Integers digits[vectors];
       for (int i = 0; i < vectors; ++i) {
         digits[i] = take_digit(whole[i]);
       }
@@ -138,7 +138,7 @@ __attribute__((noinline)) void dot_digits(const DigitProduct& product, const int
         sums[p] = multiply_pairs(low, load_bytes(digits + 2 * p * kBytes)) +
                   multiply_pairs(high, load_bytes(digits + (2 * p + 1) * kBytes));
       }
-      Longs whole = add_pairs(sums[0], planes == 1 ? 1 : 256);
+      Integers whole = add_pairs(sums[0], planes == 1 ? 1 : 256);
       if constexpr (planes >= 2) {
         whole += add_pairs(sums[1]);
       }

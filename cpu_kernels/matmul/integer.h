@@ -27,11 +27,11 @@ struct CodePanel {
 };
 
 // Four vectors of four-byte pieces, turned within every 16 bytes.
-FUSEWHEEL_INLINE void transpose_pieces(Longs* rows) {
-  Longs low;
-  Longs high;
-  Longs low_pair;
-  Longs high_pair;
+FUSEWHEEL_INLINE void transpose_pieces(Integers* rows) {
+  Integers low;
+  Integers high;
+  Integers low_pair;
+  Integers high_pair;
   constexpr int lanes = kLanes<float>;
   for (int i = 0; i < lanes; ++i) {
     const int first = i & ~3;
@@ -40,10 +40,10 @@ FUSEWHEEL_INLINE void transpose_pieces(Longs* rows) {
     low_pair[i] = first + (i & 1) + (i & 2) / 2 * lanes;
     high_pair[i] = low_pair[i] + 2;
   }
-  const Longs a = __builtin_shuffle(rows[0], rows[1], low);
-  const Longs b = __builtin_shuffle(rows[0], rows[1], high);
-  const Longs c = __builtin_shuffle(rows[2], rows[3], low);
-  const Longs d = __builtin_shuffle(rows[2], rows[3], high);
+  const Integers a = __builtin_shuffle(rows[0], rows[1], low);
+  const Integers b = __builtin_shuffle(rows[0], rows[1], high);
+  const Integers c = __builtin_shuffle(rows[2], rows[3], low);
+  const Integers d = __builtin_shuffle(rows[2], rows[3], high);
   rows[0] = __builtin_shuffle(a, c, low_pair);
   rows[1] = __builtin_shuffle(a, c, high_pair);
   rows[2] = __builtin_shuffle(b, d, low_pair);
@@ -90,9 +90,9 @@ inline void pack_codes(const LinearWeight& weight, int64_t column, int64_t live,
   pack_groups(weight.scale_dtype, weight.scales, scales, groups, group_blocks, panel.scales);
   pack_groups(weight.scale_dtype, weight.zeros, scales, groups, group_blocks, panel.zeros);
   for (int64_t i = 0; i < blocks; ++i) {
-    Longs pieces[4];
+    Integers pieces[4];
     for (int j = 0; j < 4; ++j) {
-      pieces[j] = bit_cast<Longs>(load_pieces(codes + j, 4, i * piece));
+      pieces[j] = bit_cast<Integers>(load_pieces(codes + j, 4, i * piece));
     }
     transpose_pieces(pieces);
     for (int j = 0; j < 4; ++j) {
@@ -110,25 +110,26 @@ struct ShortSums {
     sums += multiply_pairs(codes, factor);
     keep_order(sums);
   }
-  FUSEWHEEL_INLINE Longs total() const { return add_pairs(sums); }
+  FUSEWHEEL_INLINE Integers total() const { return add_pairs(sums); }
 };
 
 #if defined(__AVX512F__)
 // In 32 bits, in one instruction (AVX-512 VNNI). Spelt out because this level may not presume it.
 struct LongSums {
-  Longs sums = {};
+  Integers sums = {};
 
   FUSEWHEEL_INLINE void add(Bytes codes, Bytes factor) {
     asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(codes), "v"(factor));
   }
-  FUSEWHEEL_INLINE Longs total() const { return sums; }
+  FUSEWHEEL_INLINE Integers total() const { return sums; }
 };
 #endif
 
 // `rows` rows of a from `row` times two panels whose first block is `begin`.
 template <typename Sums, int rows>
-__attribute__((noinline)) void code_tile(const RoundedRows& a, int64_t row, int64_t begin, int64_t blocks,
-               const CodePanel* panels, float* c, int64_t c_stride, bool accumulate) {
+__attribute__((noinline)) void code_tile(const RoundedRows& a, int64_t row, int64_t begin,
+                                         int64_t blocks, const CodePanel* panels, float* c,
+                                         int64_t c_stride, bool accumulate) {
   Vec<float> sums[rows][kCodePanels];
 #pragma GCC unroll 6
   for (int r = 0; r < rows; ++r) {
@@ -178,7 +179,7 @@ __attribute__((noinline)) void code_tile(const RoundedRows& a, int64_t row, int6
 // numbers a row.
 template <typename Sums>
 void integer_block(const MatmulArgs& args, int64_t row, int64_t rows, int64_t column,
-                          int64_t columns, CodePanel* panels, float* sums, int64_t stride) {
+                   int64_t columns, CodePanel* panels, float* sums, int64_t stride) {
   constexpr int lanes = kLanes<float>;
   const RoundedRows& a = args.rounded;
   for (int64_t j = 0; j < columns; j += kCodePanels * lanes) {
@@ -209,8 +210,8 @@ FUSEWHEEL_INLINE void round_codes(const float* a, int64_t blocks, int8_t* codes,
   for (int64_t block = 0; block < blocks; ++block, a += kInt4Block, codes += kInt4Block) {
     const Rounding rounding = round_block(measure_block(a), 127);
     steps[block] = rounding.step;
-    Longs whole[vectors];
-    Longs total = {};
+    Integers whole[vectors];
+    Integers total = {};
     for (int i = 0; i < vectors; ++i) {
       whole[i] = nearest(load(a + i * lanes) * rounding.inverse);
       total += whole[i];

@@ -105,10 +105,7 @@ FUSEWHEEL_INLINE void prefetch_row(const LinearWeight& weight, int64_t row, int6
                                                              : 16;
   const int64_t stride = weight.kind == WeightKind::kFloating ? weight.stride * eighths / 8
                                                               : weight.stride;
-  const char* from = static_cast<const char*>(weight.data) + row * stride + k * eighths / 8;
-  for (int64_t i = 0; i < count * eighths / 8; i += 64) {
-    __builtin_prefetch(from + i);
-  }
+  prefetch(weight.data, row * stride + k * eighths / 8, count * eighths / 8);
 }
 
 // A few rows of the weight at a time serve all rows of a. Where they serve one register tile they

@@ -9,7 +9,6 @@ namespace fusewheel::FUSEWHEEL_ISA {
 
 typedef int8_t Bytes __attribute__((vector_size(kBytes)));
 typedef int16_t Shorts __attribute__((vector_size(kBytes)));
-using Longs = VecOf<float>::integer;
 
 FUSEWHEEL_INLINE Bytes load_bytes(const void* from) {
   Bytes bytes;
@@ -66,27 +65,27 @@ FUSEWHEEL_INLINE Shorts multiply_pairs(Bytes small, Bytes other) {
 FUSEWHEEL_INLINE void keep_order(Shorts& sum) { asm("" : "+v"(sum)); }
 
 // Sums of two neighbours, each times `factor`.
-FUSEWHEEL_INLINE Longs add_pairs(Shorts value, int16_t factor = 1) {
+FUSEWHEEL_INLINE Integers add_pairs(Shorts value, int16_t factor = 1) {
   const Shorts factors = factor - Shorts{};
 #if defined(__AVX512F__)
-  return bit_cast<Longs>(_mm512_madd_epi16(bit_cast<__m512i>(value), bit_cast<__m512i>(factors)));
+  return bit_cast<Integers>(_mm512_madd_epi16(bit_cast<__m512i>(value), bit_cast<__m512i>(factors)));
 #else
-  return bit_cast<Longs>(_mm256_madd_epi16(bit_cast<__m256i>(value), bit_cast<__m256i>(factors)));
+  return bit_cast<Integers>(_mm256_madd_epi16(bit_cast<__m256i>(value), bit_cast<__m256i>(factors)));
 #endif
 }
 
 // The nearest whole numbers, halves to even. An instruction of its own: adding and taking off a large
 // number, fused with a product before it, would round other ties.
-FUSEWHEEL_INLINE Longs nearest(Vec<float> value) {
+FUSEWHEEL_INLINE Integers nearest(Vec<float> value) {
 #if defined(__AVX512F__)
-  return bit_cast<Longs>(_mm512_cvtps_epi32(bit_cast<__m512>(value)));
+  return bit_cast<Integers>(_mm512_cvtps_epi32(bit_cast<__m512>(value)));
 #else
-  return bit_cast<Longs>(_mm256_cvtps_epi32(bit_cast<__m256>(value)));
+  return bit_cast<Integers>(_mm256_cvtps_epi32(bit_cast<__m256>(value)));
 #endif
 }
 
 // The lowest bytes of 32 numbers.
-FUSEWHEEL_INLINE void store_bytes(int8_t* to, const Longs* numbers) {
+FUSEWHEEL_INLINE void store_bytes(int8_t* to, const Integers* numbers) {
 #if defined(__AVX512F__)
   for (int i = 0; i < 2; ++i) {
     const __m128i bytes = _mm512_cvtepi32_epi8(bit_cast<__m512i>(numbers[i]));
@@ -107,7 +106,7 @@ FUSEWHEEL_INLINE void store_bytes(int8_t* to, const Longs* numbers) {
 FUSEWHEEL_INLINE Bytes repeat_four(const int8_t* from) {
   int32_t four;
   __builtin_memcpy(&four, from, sizeof(four));
-  return bit_cast<Bytes>(four - Longs{});
+  return bit_cast<Bytes>(four - Integers{});
 }
 
 // Each of kBytes / 16 numbers in four neighbouring lanes.

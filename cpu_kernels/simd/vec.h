@@ -46,6 +46,7 @@ struct VecOf<double> {
 
 template <typename A>
 using Vec = typename VecOf<A>::type;
+using Integers = VecOf<float>::integer;
 using Bits = VecOf<float>::bits;
 using Half = VecOf<float>::half;
 
