@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+from torch.autograd import forward_ad
 from torch.fx import GraphModule
+from torch.utils._pytree import tree_leaves
 
 from .report import Recorder
 from .rewrite import rewrite
@@ -57,8 +61,35 @@ def compile_graph(
     options: Mapping[str, Any] | None = None,
 ) -> Compiled:
     """Rewrite a graph, note it in `recorder` and compile it with `inner`."""
+    records_gradients = _records_gradients(gm)
     rewrite(gm, recorder=recorder)
-    return _inner(inner, mode, dict(options or {}))(gm, example_inputs)
+    compiled = _inner(inner, mode, dict(options or {}))(gm, example_inputs)
+    return compiled if records_gradients else _without_autograd(compiled)
+
+
+def _records_gradients(gm: GraphModule) -> bool:
+    """Whether any result requires a gradient; Dynamo guards on all that this depends on."""
+    inputs = ("placeholder", "get_attr", "output")
+    return any(
+        isinstance(value, torch.Tensor) and value.requires_grad
+        for node in gm.graph.nodes
+        if node.op not in inputs
+        for value in tree_leaves(node.meta.get("example_value"))
+    )
+
+
+def _without_autograd(compiled: Compiled) -> Compiled:
+    """Spare each operator the kernel, written in Python, that would find nothing to record."""
+
+    @functools.wraps(compiled)
+    def call(*arguments: Any) -> Any:
+        if forward_ad._current_level >= 0:
+            # Tangents are carried by autograd's kernels as well.
+            return compiled(*arguments)
+        with torch._C._AutoDispatchBelowAutograd():
+            return compiled(*arguments)
+
+    return call
 
 
 def _inner(inner: str | Compiled, mode: str | None, options: dict[str, Any]) -> Compiled:
