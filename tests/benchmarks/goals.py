@@ -1,18 +1,41 @@
-"""What the project wants of a linear layer, by the format of its weight and the rows of x.
-
-Meant for a CPU without AVX-512, where PyTorch has no fast bfloat16: see `--isa avx2`.
-"""
+"""What the project wants of an operator: the least speed relative to each baseline."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 FP32, BF16 = "F.linear fp32", "F.linear bf16"
-READ = "read"
+EAGER, INDUCTOR = "eager", "inductor"
+# The faster of these two.
+FASTER = "the faster"
+# Parts of the bandwidth of reading, and of copying.
+READ, ROOF = "read", "roof"
+
+_NORMS = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm")
 
 
-def goals(name: str, rows: int) -> dict[str, float]:
-    """The least speed relative to each baseline; READ is a part of the read bandwidth."""
+def operator_goals(name: str, case: str, direction: str) -> dict[str, float]:
+    """Of an operator that memory bounds."""
+    wanted = {FASTER: 0.95}
+    if direction == "fwd+bwd":
+        if name in _NORMS:
+            wanted |= {INDUCTOR: 2.0, ROOF: 0.6}
+        if name.startswith("gelu_mul") and case.endswith("tanh"):
+            wanted |= {INDUCTOR: 4.0}
+        if name == "cross_entropy":
+            wanted |= {INDUCTOR: 6.0, EAGER: 2.5}
+    return wanted
+
+
+# Of the geometric mean over all cases.
+MEAN_GOALS = {EAGER: 3.0, INDUCTOR: 1.8}
+
+
+def linear_goals(name: str, rows: int) -> dict[str, float]:
+    """Of a linear layer, by the format of its weight and the rows of x.
+
+    Meant for a CPU without AVX-512, where PyTorch has no fast bfloat16: see `--isa avx2`.
+    """
     if name in ("linear bf16", "linear fp32 x bf16"):
         if rows == 1:
             return {FP32: 2.0}
@@ -29,13 +52,14 @@ def goals(name: str, rows: int) -> dict[str, float]:
     return {}
 
 
-def judged(name: str, rows: int, reached: Mapping[str, float]) -> dict[str, bool]:
+def judged(goals: Mapping[str, float], reached: Mapping[str, float]) -> dict[str, bool]:
     """Each goal in words, and whether the speeds reached meet it."""
     return {
-        _words(baseline, factor): reached[baseline] >= factor
-        for baseline, factor in goals(name, rows).items()
+        _words(baseline, factor): reached[baseline] >= factor for baseline, factor in goals.items()
     }
 
 
 def _words(baseline: str, factor: float) -> str:
-    return f"{factor:.0%} of read" if baseline == READ else f"{factor:g}x {baseline.split()[1]}"
+    if baseline in (READ, ROOF):
+        return f"{factor:.0%} of {baseline}"
+    return f"{factor:g}x {baseline.removeprefix('F.linear ')}"

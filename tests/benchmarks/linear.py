@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from benchmarks.goals import BF16, FP32, READ, judged
+from benchmarks.goals import BF16, FP32, READ, judged, linear_goals
 from benchmarks.results import Cell, mean_ratio
-from benchmarks.tables import Column, Panels, Table, wrapped
+from benchmarks.tables import Column, Panels, Table, met, wrapped
 from benchmarks.timing import measure, reader
 from fusewheel.quantization import quantize_int4, quantize_int8
 from torch import Tensor
@@ -150,13 +150,8 @@ def _cell(
         baselines={b: times[b] for b in (FP32, BF16)},
         roof=roof,
         flops=2 * rows * inputs * outputs,
-        goals=judged(name, rows, reached),
+        goals=judged(linear_goals(name, rows), reached),
     )
-
-
-def summary(measured: Sequence[Cell]) -> list[str]:
-    met = [met for cell in measured for met in cell.goals.values()]
-    return [f"goals met: {sum(met)} of {len(met)}"] if met else []
 
 
 def panels(measured: Sequence[Cell]) -> Panels:
@@ -206,6 +201,6 @@ TABLE = Table(
     notes=notes,
     add_options=add_options,
     cells=cells,
-    summary=summary,
+    summary=met,
     panels=panels,
 )

@@ -12,13 +12,22 @@ from typing import Any
 
 import fusewheel
 import torch
+from benchmarks.goals import (
+    EAGER,
+    FASTER,
+    INDUCTOR,
+    MEAN_GOALS,
+    ROOF,
+    judged,
+    operator_goals,
+)
 from benchmarks.results import Cell, mean_ratio
-from benchmarks.tables import Column, Panels, Table, wrapped
+from benchmarks.tables import Column, Panels, Table, met, missed, wrapped
 from benchmarks.timing import copy_seconds_per_byte, measure
 from fusewheel._operator import Arguments, Make, Operator
 from torch import Tensor
 
-BASELINES = ("eager", "inductor")
+BASELINES = (EAGER, INDUCTOR)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -46,22 +55,28 @@ def _of_operator(operator: Operator, dtype: str, roof: float, seconds: float) ->
         torch._dynamo.reset()
         functions: dict[str, Callable[..., Any]] = {
             "fusewheel": operator.overload,
-            "eager": operator.reference,
-            "inductor": torch.compile(operator.reference, dynamic=False),
+            EAGER: operator.reference,
+            INDUCTOR: torch.compile(operator.reference, dynamic=False),
         }
         for backward in (False, True):
             times = measure(
                 {k: runner(f, operator, arguments, backward) for k, f in functions.items()}, seconds
             )
+            direction = "fwd+bwd" if backward else "fwd"
+            own = times.pop("fusewheel")
+            memory = traffic(operator, arguments, backward) * roof
+            reached = {name: time / own for name, time in times.items()}
+            reached |= {FASTER: min(reached.values()), ROOF: memory / own}
             yield Cell(
                 name=operator.name,
                 case=case,
                 dtype=dtype,
                 threads=torch.get_num_threads(),
-                direction="fwd+bwd" if backward else "fwd",
-                seconds=times.pop("fusewheel"),
+                direction=direction,
+                seconds=own,
                 baselines=times,
-                roof=traffic(operator, arguments, backward) * roof,
+                roof=memory,
+                goals=judged(operator_goals(operator.name, case, direction), reached),
             )
 
 
@@ -100,9 +115,9 @@ def traffic(operator: Operator, arguments: Arguments, backward: bool) -> int:
 
 def summary(measured: Sequence[Cell]) -> list[str]:
     return [
-        f"geometric mean against {baseline}: {mean_ratio(measured, baseline):.2f}x"
-        for baseline in BASELINES
-    ]
+        f"geometric mean against {baseline}: {mean_ratio(measured, baseline):.2f}x (goal: {goal:g}x)"
+        for baseline, goal in MEAN_GOALS.items()
+    ] + met(measured)
 
 
 def panels(measured: Sequence[Cell]) -> Panels:
@@ -125,7 +140,7 @@ def notes(options: argparse.Namespace) -> str:
         "Medians of interleaved calls in one process. `x eager` and `x Induct.`: how many times as "
         "fast as eager PyTorch and as Inductor. `of roof`: the time PyTorch's `copy_` needs for "
         "the bytes that must move, in parts of the operator's; 100 % means nothing but traffic is "
-        "left, more that they were in a cache."
+        "left, more that they were in a cache. `missed`: the goals of the case that are not reached."
     )
 
 
@@ -138,9 +153,10 @@ TABLE = Table(
         Column("threads", 7, lambda cell: str(cell.threads)),
         Column("pass", -7, lambda cell: cell.direction),
         Column("ms", 9, lambda cell: f"{cell.seconds * 1e3:.3f}"),
-        Column("x eager", 8, lambda cell: f"{cell.ratio('eager'):.2f}"),
-        Column("x Induct.", 9, lambda cell: f"{cell.ratio('inductor'):.2f}"),
+        Column("x eager", 8, lambda cell: f"{cell.ratio(EAGER):.2f}"),
+        Column("x Induct.", 9, lambda cell: f"{cell.ratio(INDUCTOR):.2f}"),
         Column("of roof", 7, lambda cell: f"{cell.of_roof:.0%}"),
+        Column("missed", -1, missed),
     ),
     notes=notes,
     add_options=add_options,

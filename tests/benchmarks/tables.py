@@ -54,6 +54,17 @@ def wrapped(text: str) -> str:
     return textwrap.fill(text, 100, break_on_hyphens=False)
 
 
+def met(measured: Sequence[Cell]) -> list[str]:
+    """How many goals are, as a line of a summary."""
+    reached = [reached for cell in measured for reached in cell.goals.values()]
+    return [f"goals met: {sum(reached)} of {len(reached)}"] if reached else []
+
+
+def missed(cell: Cell) -> str:
+    """The goals that are not met, in words."""
+    return ", ".join(goal for goal, reached in cell.goals.items() if not reached)
+
+
 def header(table: Table) -> str:
     """The line above the cells."""
     return _aligned(table.columns, [column.title for column in table.columns])

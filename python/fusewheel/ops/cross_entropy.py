@@ -213,7 +213,7 @@ def _samples(make: Make) -> Iterator[Arguments]:
 
 
 def _benchmarks(make: Make) -> Iterator[tuple[str, Arguments]]:
-    for rows, size in ((256, 32000), (1024, 49152)):
+    for rows, size in ((256, 32000), (1024, 49152), (256, 128256), (128, 151936)):
         target = random_classes(make, rows, size)
         yield f"{rows}x{size}", (make(rows, size), target, None, -100, 0.0, 0.0, 0.0, True)
 
