@@ -11,7 +11,7 @@ namespace fusewheel::FUSEWHEEL_ISA {
 void gelu_range(const ElementwiseArgs<2>& args, int64_t begin, int64_t end) {
   for_gelu(args.scalar, [&](auto form) {
     elementwise<1, 1>(args, begin, end, [form](const auto* in, auto* out, auto) {
-      out[0] = form.value(in[0]);
+      out[0] = gelu_value(form, in[0]);
     });
   });
 }
@@ -19,7 +19,7 @@ void gelu_range(const ElementwiseArgs<2>& args, int64_t begin, int64_t end) {
 void gelu_backward_range(const ElementwiseArgs<3>& args, int64_t begin, int64_t end) {
   for_gelu(args.scalar, [&](auto form) {
     elementwise<1, 2>(args, begin, end, [form](const auto* in, auto* out, auto) {
-      out[0] = in[0] * form.slope(in[1]);
+      out[0] = in[0] * gelu_slope(form, in[1]);
     });
   });
 }

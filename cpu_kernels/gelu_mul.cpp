@@ -11,7 +11,7 @@ namespace fusewheel::FUSEWHEEL_ISA {
 void gelu_mul_range(const ElementwiseArgs<3>& args, int64_t begin, int64_t end) {
   for_gelu(args.scalar, [&](auto form) {
     elementwise<1, 2>(args, begin, end, [form](const auto* in, auto* out, auto) {
-      out[0] = form.value(in[0]) * in[1];
+      out[0] = gelu_value(form, in[0]) * in[1];
     });
   });
 }
@@ -22,8 +22,8 @@ void gelu_mul_backward_range(const ElementwiseArgs<5>& args, int64_t begin, int6
       const auto grad = in[0];
       const auto gate = in[1];
       const auto up = in[2];
-      out[0] = grad * up * form.slope(gate);
-      out[1] = grad * form.value(gate);
+      out[0] = grad * up * gelu_slope(form, gate);
+      out[1] = grad * gelu_value(form, gate);
     });
   });
 }

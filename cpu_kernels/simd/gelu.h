@@ -1,64 +1,65 @@
 // gelu(x) = x p(x) and its derivative, where p is the standard normal distribution function or, in
-// the tanh form, (1 + tanh(u)) / 2 = 1 / (1 + exp(-2u)) with u = sqrt(2 / pi) (x + 0.044715 x^3).
+// the tanh form, (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3). Of p and of the
+// derivative, the values at x and at -x add up to 1.
 #pragma once
 
-#include "math.h"
+#include "pieces.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
-template <typename V>
-using Element = decltype(+V{}[0]);
-
-template <typename V>
-FUSEWHEEL_INLINE V clamp(V x, Element<V> limit) {
-  x = x < -limit ? splat(-limit) : x;
-  return x > limit ? splat(limit) : x;
-}
+// Further out everything below is 0; infinity times that would be NaN.
+constexpr double near(double a, double limit) { return a > limit ? limit : a; }
 
 struct GeluErf {
-  template <typename V>
-  FUSEWHEEL_INLINE static V distribution(V x) {
-    constexpr Element<V> kSqrtHalf = 0.70710678118654752440;
-    return (erf(x * kSqrtHalf) + 1) / 2;
-  }
-
-  template <typename V>
-  FUSEWHEEL_INLINE static V value(V x) {
-    return x * distribution(x);
-  }
-
-  template <typename V>
-  FUSEWHEEL_INLINE static V slope(V x) {
-    constexpr Element<V> kDensityAt0 = 0.39894228040143267794;  // 1 / sqrt(2 pi)
-    // Further out the density is 0; infinity times that would be NaN.
-    const V near = clamp(x, 40);
-    return distribution(x) + near * kDensityAt0 * exp(near * near / -2);
-  }
+  struct Distribution {
+    static constexpr int kDegree = 5;
+    static constexpr double kFlat = 5.55;
+    static constexpr double left(double a) {
+      return __builtin_erfc(a * 0.70710678118654752440) / 2;
+    }
+  };
+  struct Slope {
+    static constexpr int kDegree = 6;
+    static constexpr double kFlat = 6.2;
+    static constexpr double left(double a) {
+      constexpr double kDensityAt0 = 0.39894228040143267794;  // 1 / sqrt(2 pi)
+      a = near(a, 40);
+      return Distribution::left(a) - a * kDensityAt0 * __builtin_exp(a * a / -2);
+    }
+  };
 };
 
 struct GeluTanh {
-  // -2u = x * factor(x, 1); its derivative is factor(x, 3).
-  template <typename V>
-  FUSEWHEEL_INLINE static V factor(V x, Element<V> cubic) {
-    constexpr Element<V> a = -1.59576912160573071176;
-    constexpr Element<V> b = -0.07135481627260024876;
-    return a + cubic * b * x * x;
-  }
+  static constexpr double kTwice = 1.59576912160573071176;  // 2 sqrt(2 / pi)
 
-  template <typename V>
-  FUSEWHEEL_INLINE static V value(V x) {
-    return x / (1 + exp(x * factor(x, 1)));
-  }
-
-  template <typename V>
-  FUSEWHEEL_INLINE static V slope(V x) {
-    // Further out it is 0 or 1; here exp is finite.
-    x = clamp(x, 10);
-    const V e = exp(x * factor(x, 1));
-    const V p = 1 / (1 + e);
-    return p - x * factor(x, 3) * (p * e * p);
-  }
+  struct Distribution {
+    static constexpr int kDegree = 5;
+    static constexpr double kFlat = 5.2;
+    static constexpr double left(double a) {
+      a = near(a, 20);
+      return 1 / (1 + __builtin_exp(kTwice * (a + 0.044715 * a * a * a)));
+    }
+  };
+  struct Slope {
+    static constexpr int kDegree = 6;
+    static constexpr double kFlat = 5.7;
+    static constexpr double left(double a) {
+      a = near(a, 20);
+      const double p = Distribution::left(a);
+      return p - a * p * (1 - p) * kTwice * (1 + 3 * 0.044715 * a * a);
+    }
+  };
 };
+
+template <typename Form, typename V>
+FUSEWHEEL_INLINE V gelu_value(Form, V x) {
+  return x * by_pieces<typename Form::Distribution>(x);
+}
+
+template <typename Form, typename V>
+FUSEWHEEL_INLINE V gelu_slope(Form, V x) {
+  return by_pieces<typename Form::Slope>(x);
+}
 
 // Calls body(form) with the form that an operator's argument `tanh` stands for.
 template <typename Body>

@@ -41,9 +41,14 @@ FUSEWHEEL_INLINE Vec<float> exp(Vec<float> x) {
   x = x < -104.0f ? splat(-104.0f) : x;
   x = x > 89.0f ? splat(89.0f) : x;
   const Power e = reduce(x);
+#if defined(__AVX512F__)
+  const __m512 n = _mm512_cvtepi32_ps(bit_cast<__m512i>(e.exponent));
+  return bit_cast<Vec<float>>(_mm512_scalef_ps(bit_cast<__m512>(e.rest + 1.0f), n));
+#else
   // 2^n in two factors, each of which stays in the normal range.
   const auto half = e.exponent >> 1;
   return (e.rest + 1.0f) * power_of_two(half) * power_of_two(e.exponent - half);
+#endif
 }
 
 // exp(x) - 1 for |x| <= 87, without the cancellation near 0.
@@ -77,23 +82,6 @@ FUSEWHEEL_INLINE Vec<float> tanh(Vec<float> x) {
   return with_sign(a < 0.6f ? p * (square * a) + a : e / (e + 2.0f), x);
 }
 
-// erf(a) = 1 - exp(-q) with q = -log(erfc(a)) = a + a s(a), s the polynomial of degree 8 that is best
-// for erf's relative error on [0, 3.95]; within 2 units in the last place.
-FUSEWHEEL_INLINE Vec<float> erf(Vec<float> x) {
-  Vec<float> a = magnitude(x);
-  a = a > 3.95f ? splat(3.95f) : a;  // where it is 1
-  Vec<float> s = splat(-9.2562422651e-6f);
-  s = s * a + 1.1764105875e-4f;
-  s = s * a - 6.3283607597e-4f;
-  s = s * a + 1.6670258483e-3f;
-  s = s * a - 1.6039441107e-4f;
-  s = s * a - 1.9153064117e-2f;
-  s = s * a + 1.0277783126e-1f;
-  s = s * a + 6.3661938906e-1f;
-  s = s * a + 1.2837916613e-1f;
-  return with_sign(exp_minus_one(-(s * a + a)), x);
-}
-
 // float64 is there for checks, not for speed.
 FUSEWHEEL_INLINE Vec<double> exp(Vec<double> x) {
   for (int i = 0; i < kLanes<double>; ++i) {
@@ -104,12 +92,6 @@ FUSEWHEEL_INLINE Vec<double> exp(Vec<double> x) {
 FUSEWHEEL_INLINE Vec<double> tanh(Vec<double> x) {
   for (int i = 0; i < kLanes<double>; ++i) {
     x[i] = __builtin_tanh(x[i]);
-  }
-  return x;
-}
-FUSEWHEEL_INLINE Vec<double> erf(Vec<double> x) {
-  for (int i = 0; i < kLanes<double>; ++i) {
-    x[i] = __builtin_erf(x[i]);
   }
   return x;
 }

@@ -84,12 +84,32 @@ FUSEWHEEL_INLINE Vec<float> widen(Half half, BFloat16) {
   return bit_cast<Vec<float>>(__builtin_convertvector(half, Bits) << 16);
 }
 
-FUSEWHEEL_INLINE Half narrow(Vec<float> value, BFloat16) {
+// The upper half of each sum is the value rounded to the nearest, to even if there are two.
+FUSEWHEEL_INLINE Bits rounding_bits(Vec<float> value) {
   const Bits bits = bit_cast<Bits>(value);
-  const Bits rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  const Bits nan = bit_cast<Bits>(value != value);
-  return __builtin_convertvector((nan & 0x7fc0) | (~nan & rounded), Half);
+  return bits + 0x7fff + ((bits >> 16) & 1);
 }
+
+#if defined(__AVX512F__)
+FUSEWHEEL_INLINE Half narrow(Vec<float> value, BFloat16) {
+  const __m512 own = bit_cast<__m512>(value);
+  const __mmask16 number = _mm512_cmp_ps_mask(own, own, _CMP_ORD_Q);
+  const __m512i rounded = bit_cast<__m512i>(rounding_bits(value));
+  const __m512i nan = _mm512_set1_epi32(0x7fc0);
+  return bit_cast<Half>(_mm512_cvtepi32_epi16(_mm512_mask_srli_epi32(nan, number, rounded, 16)));
+}
+#else
+FUSEWHEEL_INLINE Half narrow(Vec<float> value, BFloat16) {
+  const Bits rounded = value == value ? rounding_bits(value) >> 16 : Bits{} + 0x7fc0;
+#if defined(__AVX2__)
+  const __m256i words = bit_cast<__m256i>(rounded);
+  return bit_cast<Half>(_mm_packus_epi32(_mm256_castsi256_si128(words),
+                                         _mm256_extracti128_si256(words, 1)));
+#else
+  return __builtin_convertvector(rounded, Half);
+#endif
+}
+#endif
 
 #if defined(__AVX512F__)
 FUSEWHEEL_INLINE Vec<float> widen(Half half, Float16) {
@@ -130,6 +150,16 @@ FUSEWHEEL_INLINE Half narrow(Vec<float> value, Float16) {
   return __builtin_convertvector(out | sign, Half);
 }
 #endif
+
+// What `narrow` makes of a value, read back.
+template <typename T>
+FUSEWHEEL_INLINE Vec<float> narrowed(Vec<float> value, T) {
+  return widen(narrow(value, T{}), T{});
+}
+FUSEWHEEL_INLINE Vec<float> narrowed(Vec<float> value, BFloat16) {
+  const Vec<float> rounded = bit_cast<Vec<float>>(rounding_bits(value) & 0xffff0000);
+  return value == value ? rounded : value;
+}
 
 template <typename T>
 FUSEWHEEL_INLINE Vec<float> load(const T* from) {
@@ -212,7 +242,7 @@ FUSEWHEEL_INLINE void for_each_vector(int64_t size, Step step) {
 template <typename T>
 FUSEWHEEL_INLINE Vec<Accumulate<T>> round_to(Vec<Accumulate<T>> value) {
   if constexpr (sizeof(T) == sizeof(uint16_t)) {
-    return widen(narrow(value, T{}), T{});
+    return narrowed(value, T{});
   } else {
     return value;
   }

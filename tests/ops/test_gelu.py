@@ -56,12 +56,12 @@ def test_far_out_the_slope_is_zero_or_one(form: str):
     torch.testing.assert_close(got, torch.tensor([0.0] * 4 + [1.0] * 4))
 
 
-def test_positive_values_within_two_units_in_the_last_place():
+def test_positive_values_within_three_units_in_the_last_place():
     x = torch.empty(2_000_000).uniform_(2.0**-20, 6.0)
     for form in FORMS:
         exact = torch.nn.functional.gelu(x.double(), approximate=form)
         spacing = torch.exp2(torch.floor(torch.log2(exact))) * 2.0**-23
-        assert ((fusewheel.gelu(x, form).double() - exact).abs() / spacing).max() < 2
+        assert ((fusewheel.gelu(x, form).double() - exact).abs() / spacing).max() < 3
 
 
 def test_unknown_form_is_refused():
