@@ -89,6 +89,8 @@ class Operator:
         bad_inputs: argument tuples it must refuse.
         benchmarks: labelled argument tuples of the sizes that models use.
         function: the public function over it, if it has one.
+        rival: PyTorch's function of the same arguments as `function`. With it `benchmarks` are
+            arguments of these two; without, of the operator and its reference.
     """
 
     name: str
@@ -106,6 +108,7 @@ class Operator:
     mutates: int | None = None
     in_place: bool = False
     function: Callable[..., Any] | None = None
+    rival: Callable[..., Any] | None = None
 
     @property
     def overload(self) -> torch._ops.OpOverload:

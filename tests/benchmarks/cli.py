@@ -12,13 +12,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from benchmarks import linear, machine, operators, results, timing
+from benchmarks import calls, linear, machine, operators, projection, results, timing
 from benchmarks.compare import compare
 from benchmarks.results import Run
 from benchmarks.tables import Table, header, insert, line, markdown
 from fusewheel.demo.isa import LEVELS
 
-TABLES: dict[str, Table] = {"operators": operators.TABLE, "linear": linear.TABLE}
+TABLES: dict[str, Table] = {
+    "operators": operators.TABLE,
+    "linear": linear.TABLE,
+    "linear_cross_entropy": projection.TABLE,
+    "calls": calls.TABLE,
+}
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -53,27 +53,31 @@ def _of_operator(operator: Operator, dtype: str, roof: float, seconds: float) ->
     assert operator.benchmarks is not None
     for case, arguments in operator.benchmarks(make):
         torch._dynamo.reset()
+        own, other = operator.overload, operator.rival or operator.reference
+        if operator.rival is not None:
+            assert operator.function is not None
+            own = operator.function
         functions: dict[str, Callable[..., Any]] = {
-            "fusewheel": operator.overload,
-            EAGER: operator.reference,
-            INDUCTOR: torch.compile(operator.reference, dynamic=False),
+            "fusewheel": own,
+            EAGER: other,
+            INDUCTOR: torch.compile(other, dynamic=False),
         }
         for backward in (False, True):
             times = measure(
                 {k: runner(f, operator, arguments, backward) for k, f in functions.items()}, seconds
             )
             direction = "fwd+bwd" if backward else "fwd"
-            own = times.pop("fusewheel")
+            taken = times.pop("fusewheel")
             memory = traffic(operator, arguments, backward) * roof
-            reached = {name: time / own for name, time in times.items()}
-            reached |= {FASTER: min(reached.values()), ROOF: memory / own}
+            reached = {name: time / taken for name, time in times.items()}
+            reached |= {FASTER: min(reached.values()), ROOF: memory / taken}
             yield Cell(
                 name=operator.name,
                 case=case,
                 dtype=dtype,
                 threads=torch.get_num_threads(),
                 direction=direction,
-                seconds=own,
+                seconds=taken,
                 baselines=times,
                 roof=memory,
                 goals=judged(operator_goals(operator.name, case, direction), reached),
@@ -97,6 +101,8 @@ def runner(
         # An auxiliary output (rstd) carries a gradient only in second derivatives.
         result = function(*arguments)
         everything = result if isinstance(result, tuple) else (result,)
+        if operator.rival is not None:
+            return list(everything)
         return [o for i, o in enumerate(everything) if i not in operator.auxiliary]
 
     seeds = [torch.randn_like(o) for o in outputs()]
@@ -106,7 +112,7 @@ def runner(
 def traffic(operator: Operator, arguments: Arguments, backward: bool) -> int:
     """Bytes that must move: inputs read and outputs written once; backward likewise."""
     tensors = [a for a in arguments if isinstance(a, Tensor)]
-    result = operator.fake(*arguments)
+    result = operator.rival(*arguments) if operator.rival else operator.fake(*arguments)
     outputs = result if isinstance(result, tuple) else (result,)
     read, written = (sum(t.numel() * t.element_size() for t in ts) for ts in (tensors, outputs))
     gradients = sum(t.numel() * t.element_size() for t in tensors if t.requires_grad)

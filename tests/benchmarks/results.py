@@ -29,6 +29,7 @@ class Cell:
         roof: what the memory it must move takes by itself.
         flops: multiplications and additions, where they are what counts.
         goals: what the project wants of this case, and whether it is met.
+        peaks: bytes of memory the subject and its baselines take at most.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Cell:
     roof: float
     flops: int = 0
     goals: dict[str, bool] = field(default_factory=dict)
+    peaks: dict[str, int] = field(default_factory=dict)
 
     @property
     def key(self) -> Key:

@@ -215,7 +215,7 @@ def _samples(make: Make) -> Iterator[Arguments]:
 def _benchmarks(make: Make) -> Iterator[tuple[str, Arguments]]:
     for rows, size in ((256, 32000), (1024, 49152), (256, 128256), (128, 151936)):
         target = random_classes(make, rows, size)
-        yield f"{rows}x{size}", (make(rows, size), target, None, -100, 0.0, 0.0, 0.0, True)
+        yield f"{rows}x{size}", (make(rows, size), target)
 
 
 def _bad_inputs(make: Make) -> Iterator[BadInput]:
@@ -275,6 +275,7 @@ OPERATORS = (
         bad_inputs=_bad_inputs,
         benchmarks=_benchmarks,
         function=cross_entropy,
+        rival=torch.nn.functional.cross_entropy,
     ),
     Operator(
         name="cross_entropy_backward",
