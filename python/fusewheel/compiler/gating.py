@@ -98,9 +98,9 @@ def _joint(gate: View | None, up: View | None) -> Node | None:
     size = (shape_of(packed) or (0,))[last]
     if up.args[0] is not packed or gate.attrs["dim"] != last or up.attrs["dim"] != last:
         return None
-    low, high = sorted((_bounds(gate), _bounds(up)))
-    halves = low == (0, high[0], 1) and high == (low[1], size, 1) and 2 * high[0] == size
-    return packed if halves and isinstance(packed, Node) else None
+    # They have one shape.
+    halves = [(0, size // 2, 1), (size // 2, size, 1)]
+    return packed if sorted((_bounds(gate), _bounds(up))) == halves else None
 
 
 def _bounds(half: View | None) -> tuple[int, int, int]:

@@ -112,15 +112,15 @@ _LARGE = 1 << 16
 
 
 def _cost(match: Match) -> str | None:
-    """Inductor fuses a gelu with its neighbours for nothing, which an operator prevents."""
+    """An operator keeps the inner compiler from fusing gelu with its neighbours."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     (root,) = match.roots
     tensor = tensor_of(root)
     if tensor is None or tensor.device.type != "cpu":
-        return "only on a CPU is it faster than what the inner compiler makes of it"
+        return "it is replaced only on a CPU so far"
     if not requires_grad(root) and statically_known_true(tensor.numel() < _LARGE):
-        return f"for inference with less than {_LARGE} elements there is nothing to gain"
+        return f"without a gradient and with less than {_LARGE} elements it has little to gain"
     return None
 
 
