@@ -13,6 +13,7 @@ import torch.compiler.config
 from fusewheel.compiler import Report
 from fusewheel.compiler.backend import compile_graph
 from fusewheel.compiler.report import Recorder
+from oracle import assert_as_good_as_eager
 from torch.utils._pytree import tree_flatten
 
 assert fusewheel
@@ -64,6 +65,22 @@ class Compare:
             assert_close(b, a, tolerance)
         return recorder.report()
 
+    def oracle(
+        self,
+        function: Callable[..., Any],
+        *inputs: torch.Tensor,
+        inner: Any = "aot_eager",
+        **settings: Any,
+    ) -> Report:
+        """The same with the oracle as judge: outputs and gradients beside those in float64."""
+        compiled, recorder = self.compile(function, inner, **settings)
+        wide = tuple(i.detach().double().requires_grad_(i.requires_grad) for i in inputs)
+        runs = _run(compiled, inputs), _run(function, inputs), _run(function, wide)
+        for position, (got, eager, exact) in enumerate(zip(*runs, strict=True)):
+            assert got.requires_grad == eager.requires_grad
+            assert_as_good_as_eager(got, eager, exact, f"result {position}")
+        return recorder.report()
+
     def targets(self) -> list[Any]:
         """The operators called in the graphs that were handed over, bodies included."""
         found, todo = [], list(self.graphs)
@@ -104,7 +121,8 @@ def _run(function: Callable[..., Any], inputs: tuple[Any, ...]) -> list[Any]:
     differentiable = [o for o in outputs if isinstance(o, torch.Tensor) and o.requires_grad]
     torch.manual_seed(2)
     if differentiable:
-        weights = [torch.randn_like(o) for o in differentiable]
+        # The same in every dtype.
+        weights = [torch.randn(o.shape).bfloat16().to(o) for o in differentiable]
         torch.autograd.backward(differentiable, weights)
     gradients = [i.grad for i in own if isinstance(i, torch.Tensor) and i.requires_grad]
     results = [*outputs, *gradients, *own]

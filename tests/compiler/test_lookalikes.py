@@ -83,7 +83,6 @@ GATES: dict[str, tuple[Callable[[Tensor, Tensor], Any], str | None]] = {
     "glu": (lambda g, u: torch.sigmoid(g) * u, None),
     "glu_of_same": (lambda g, u: torch.sigmoid(g) * (g + u), None),
     "relu": (lambda g, u: F.relu(g) * u, None),
-    "gelu": (lambda g, u: F.gelu(g) * u, None),
     "unused": (lambda g, u: (F.silu(g), u)[1] + 1, None),
 }
 

@@ -148,7 +148,7 @@ GATES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "spelled": lambda g, u: g * torch.sigmoid(g) * u,
     "spelled_method": lambda g, u: u * (g.sigmoid() * g),
     "private_inplace": lambda g, u: F.silu(g + 0.5, inplace=True) * u,
-    "chunked": lambda g, u: (lambda a, b: F.silu(a) * b)(*torch.cat((g, u), -1).chunk(2, -1)),
+    "chunked": lambda g, u: (lambda a, b: F.silu(a) * b)(*torch.cat((g, u), 0).chunk(2, 0)),
     "of_itself": lambda g, u: F.silu(g) * g + u,
 }
 

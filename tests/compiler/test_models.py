@@ -32,11 +32,11 @@ MODELS: dict[str, dict[str, int]] = {
     "Llama": {"rms_norm": 5, "silu_mul": 2, "rope": 2},
     "Mistral": {"rms_norm": 5, "silu_mul": 2, "rope": 2},
     "Qwen3": {"rms_norm": 9, "silu_mul": 2, "rope": 2},
-    "Gemma": {"rms_norm": 5, "rope": 2},
-    "Phi3": {"rms_norm": 5, "silu_mul": 2, "rope": 2},
+    "Gemma": {"rms_norm": 5, "gelu_mul": 2, "rope": 2},
+    "Phi3": {"rms_norm": 5, "silu_mul_packed": 2, "rope": 2},
     "Olmo2": {"rms_norm": 9, "silu_mul": 2, "rope": 2},
     "Ernie4_5": {"rms_norm": 5, "silu_mul": 2, "rope": 2},
-    "Glm": {"rms_norm": 5, "silu_mul": 2, "rope": 2},
+    "Glm": {"rms_norm": 5, "silu_mul_packed": 2, "rope": 2},
 }
 CASTS = {"Llama": 0, "Gemma": 1, "Olmo2": 2}
 

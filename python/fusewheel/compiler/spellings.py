@@ -160,6 +160,13 @@ def _silu(node: Node, bound: dict[str, Any]) -> View | None:
     return View(node, "silu", (bound["input"],), inplace=bool(bound["inplace"]))
 
 
+def _gelu(node: Node, bound: dict[str, Any]) -> View | None:
+    approximate = bound["approximate"]
+    if approximate not in ("none", "tanh"):
+        return None
+    return View(node, "gelu", (bound["input"],), {"tanh": approximate == "tanh"})
+
+
 def _reshape(node: Node, bound: dict[str, Any]) -> View | None:
     # The result's metadata has the shape; the arguments have nothing to add.
     return View(node, "reshape", (bound["input"],))
@@ -202,6 +209,10 @@ spell("sigmoid", "input", functions=(torch.sigmoid, torch.special.expit, F.sigmo
 spell("silu", "input inplace", functions=(F.silu, torch._C._nn.silu, _aten.silu.default),
       defaults={"inplace": False}, build=_silu)
 spell("silu", "input", functions=(torch._C._nn.silu_, _aten.silu_.default), inplace=True)
+spell("gelu", "input approximate", functions=(F.gelu, torch._C._nn.gelu, _aten.gelu.default),
+      defaults={"approximate": "none"}, build=_gelu)
+spell("tanh", "input", functions=(torch.tanh, F.tanh, _aten.tanh.default), methods="tanh")
+spell("erf", "input", functions=(torch.erf, torch.special.erf, _aten.erf.default), methods="erf")
 spell("mean", "input dim keepdim dtype", functions=(torch.mean, _aten.mean.dim), methods="mean",
       defaults={"dim": None, "keepdim": False, "dtype": None}, build=_mean)
 spell("cat", "tensors dim", functions=(torch.cat, torch.concat, torch.concatenate,

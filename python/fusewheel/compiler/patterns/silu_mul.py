@@ -5,16 +5,20 @@ from __future__ import annotations
 from torch.fx import Node
 
 from ..canonical import is_op, operands, split_operands, view
-from ..metadata import dtype_of, same_sizes, shape_of
-from ..pattern import Builder, Context, Match, Pattern, require, sole_user
-from ..precision import COMPUTED
+from ..gating import Gated, gated
+from ..pattern import Context, Match, Pattern, require
 
 
-def _match(context: Context, node: Node) -> Match | None:
+def find_silu_mul(context: Context, node: Node) -> Gated | None:
+    """The product around a silu, None if the node is no silu.
+
+    Raises:
+        Refuse: if the operator does not compute what the silu is used for.
+    """
     found = view(node)
     if found is None:
         return None
-    gate, interior = found.args[0], {node}
+    gate, interior = found.args[0], set()
     if found.op == "mul":  # x * sigmoid(x)
         pair = found.args
         sigmoid = next((arg for arg in pair if is_op(arg, "sigmoid")), None)
@@ -29,24 +33,12 @@ def _match(context: Context, node: Node) -> Match | None:
             alone and gate.op in ("call_function", "call_method"),
             "silu writes in place to memory that is used elsewhere",
         )
-    product = sole_user(node, "silu(gate)")
-    found = view(product)
-    require(found is not None and found.op == "mul", "silu is not multiplied by another tensor")
-    assert found is not None
-    require(not found.inplace, "the product is written in place")
-    up = split_operands(product, "mul", node)
-    if not isinstance(up, Node) or shape_of(up) is None:
-        require(False, "silu is not multiplied by another tensor")
-        return None
-    require(same_sizes(shape_of(gate), shape_of(up)), "gate and up have different shapes")
-    dtypes = dtype_of(gate), dtype_of(up)
-    require(dtypes[0] == dtypes[1], f"gate is {dtypes[0]} and up is {dtypes[1]}")
-    require(dtypes[0] in COMPUTED, f"{dtypes[0]} is not supported")
+    return gated("silu", node, gate, interior)
 
-    def build(builder: Builder) -> list[Node]:
-        return [builder.call(PATTERN.overload(), gate, up)]
 
-    return Match((gate, up), (product,), frozenset(interior), build)
+def _match(context: Context, node: Node) -> Match | None:
+    found = find_silu_mul(context, node)
+    return None if found is None else found.match(PATTERN)
 
 
 PATTERN = Pattern(
