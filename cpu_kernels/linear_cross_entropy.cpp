@@ -68,7 +68,7 @@ void add_rows_columns(const AddRowsArgs& args, int64_t begin, int64_t end) {
 namespace fusewheel {
 namespace {
 
-constexpr int64_t kLeastRows = 256;
+constexpr int64_t kLeastRows = 512;
 constexpr int64_t kMostBytes = 1 << 26;
 constexpr int64_t kSliceSize = 1 << 21;  // elements: what a cache holds
 

@@ -28,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--shapes",
         nargs="*",
         type=_shape,
-        default=[(512, 512, 32000), (512, 576, 49152), (256, 1024, 128256)],
+        default=[(2048, 576, 49152), (4096, 512, 32000)],
         metavar="NxDxC",
         help="rows x features x classes",
     )
