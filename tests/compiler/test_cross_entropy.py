@@ -150,6 +150,19 @@ def test_autocast(compare: Any, dtype: torch.dtype) -> None:
         assert any("autocast" in r.reason for r in recorder.report().refusals)
 
 
+def test_upcast_inside_of_autocast(compare: Any) -> None:
+    """What runs in another mode is not taken over; the loss itself is."""
+
+    def loss(x: Tensor, t: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            y = wide(x * 2)
+        return F.cross_entropy(_flat(y), t.view(-1))
+
+    compiled, recorder = compare.compile(loss)
+    assert_step(compiled, loss, *_data(torch.bfloat16))
+    assert recorder.report().counts() == {"cross_entropy": 1}
+
+
 def test_exported_program() -> None:
     class Loss(torch.nn.Module):
         def forward(self, x: Tensor, t: Tensor) -> Tensor:
@@ -336,3 +349,5 @@ def test_capped_logits_that_are_returned(compare: Any) -> None:
     compiled, recorder = compare.compile(loss)
     assert_step(compiled, loss, *_data(torch.bfloat16))
     assert recorder.report().counts() == {"cross_entropy": 1}
+    (call,) = [node for node in compare.graphs[0].graph.nodes if node.target is OPERATOR]
+    assert call.args[-2] == 0.0

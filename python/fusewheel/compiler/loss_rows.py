@@ -45,11 +45,9 @@ class Rows:
         """A value with the leading dimensions of `node`, as a matrix of the rows of the loss."""
         if self.part is not None:
             node = builder.call(operator.getitem, node, self.part)
-        return (
-            node
-            if rank_of(node) == 2
-            else builder.call(torch.ops.aten.flatten.using_ints, node, 0, -2)
-        )
+        if rank_of(node) == 2:
+            return node
+        return builder.call(torch.ops.aten.flatten.using_ints, node, 0, -2)
 
 
 @dataclass(frozen=True)
