@@ -60,7 +60,7 @@ def _check_modes(context: Context, match: Match) -> None:
 
 def _check_casts(match: Match) -> None:
     # The dtype of a result follows from the operands; another one is autocast at work.
-    for node in match.computed:
+    for node in match.computed - match.widened:
         found = view(node)
         if found is not None and found.op != "cast":
             natural, actual = promoted(found.args), dtype_of(node)

@@ -149,6 +149,8 @@ class Match:
         absorbed: values the operator recomputes (casts of an input, ``1 + weight``); other users
             keep them.
         build: emits the replacement and returns one node for each root.
+        widened: values whose dtype does not follow from their operands, because of autocast or an
+            argument, which the operator computes in that dtype all the same.
     """
 
     inputs: tuple[Node, ...]
@@ -156,6 +158,7 @@ class Match:
     interior: frozenset[Node]
     build: Callable[[Builder], Sequence[Node]]
     absorbed: frozenset[Node] = frozenset()
+    widened: frozenset[Node] = frozenset()
 
     @property
     def computed(self) -> frozenset[Node]:

@@ -172,6 +172,45 @@ def _reshape(node: Node, bound: dict[str, Any]) -> View | None:
     return View(node, "reshape", (bound["input"],))
 
 
+def _contiguous(node: Node, bound: dict[str, Any]) -> View | None:
+    # Whatever the memory format, the values are those of the operand.
+    return View(node, "contiguous", (bound["input"],))
+
+
+def _transpose(node: Node, bound: dict[str, Any]) -> View | None:
+    """``t``, ``T``, ``mT`` and ``transpose`` as a permutation."""
+    rank, name = rank_of(bound["input"]), bound.get("name")
+    if rank is None or rank < 2 or name not in (None, "T", "mT"):
+        return None
+    if rank > 2 and name != "mT" and "dim0" not in bound:
+        return None
+    first, second = _dim(bound.get("dim0", -2), rank), _dim(bound.get("dim1", -1), rank)
+    if first is None or second is None:
+        return None
+    order = list(range(rank))
+    order[first], order[second] = second, first
+    return View(node, "permute", (bound["input"],), {"dims": tuple(order)})
+
+
+def _permute(node: Node, bound: dict[str, Any]) -> View | None:
+    rank, given = rank_of(bound["input"]), bound["dim"]
+    if not isinstance(given, (tuple, list)):
+        given = [d for name, d in bound.items() if name != "input" and d is not None]
+    if rank is None or len(given) != rank:
+        return None
+    return View(node, "permute", (bound["input"],), {"dims": tuple(_dim(d, rank) for d in given)})
+
+
+def _movedim(node: Node, bound: dict[str, Any]) -> View | None:
+    rank = rank_of(bound["input"]) or 0
+    source, target = _dim(bound["source"], rank), _dim(bound["destination"], rank)
+    if source is None or target is None:
+        return None
+    order = [d for d in range(rank) if d != source]
+    order.insert(target, source)
+    return View(node, "permute", (bound["input"],), {"dims": tuple(order)})
+
+
 _SPLITS = (
     torch.chunk,
     torch.split,
@@ -234,6 +273,19 @@ spell("reshape", "input start_dim end_dim c d e f g h", methods="reshape view fl
       functions=(torch.reshape, torch.flatten, _aten.reshape.default, _aten.view.default,
       _aten.flatten.using_ints), defaults=dict.fromkeys(("start_dim", "end_dim", *"cdefgh")),
       build=_reshape)
+spell("matmul", "input other", functions=(operator.matmul, torch.matmul, torch.mm,
+      _aten.matmul.default, _aten.mm.default), methods="matmul mm __matmul__")
+spell("contiguous", "input memory_format", functions=(torch.clone, _aten.contiguous.default,
+      _aten.clone.default), methods="contiguous clone", defaults={"memory_format": None},
+      build=_contiguous)
+spell("permute", "input", functions=(torch.t, _aten.t.default), methods="t", build=_transpose)
+spell("permute", "input name", functions=(getattr,), build=_transpose)
+spell("permute", "input dim0 dim1", functions=(torch.transpose, torch.swapaxes, torch.swapdims,
+      _aten.transpose.int), methods="transpose swapaxes swapdims", build=_transpose)
+spell("permute", "input dim b c d e f", functions=(torch.permute, _aten.permute.default),
+      methods="permute", defaults=dict.fromkeys("bcdef"), build=_permute)
+spell("permute", "input source destination", functions=(torch.movedim, torch.moveaxis,
+      _aten.movedim.int), methods="movedim moveaxis", build=_movedim)
 spell("cast", "input memory_format", methods="float half bfloat16 double",
       defaults={"memory_format": None}, build=_cast)
 spell("cast", "input dtype device non_blocking copy layout pin_memory memory_format",

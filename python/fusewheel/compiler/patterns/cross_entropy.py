@@ -1,0 +1,62 @@
+"""Cross entropy of logits and classes, with whatever flattens and widens the logits before it."""
+
+from __future__ import annotations
+
+from torch.fx import Node
+
+from ..loss_rows import Rows, implicit_casts, rows_of
+from ..losses import ANCHORS, Loss, loss_of
+from ..metadata import dtype_of, requires_grad, tensor_of
+from ..pattern import Builder, Context, Match, Pattern, require, users_of
+
+
+def _match(context: Context, node: Node) -> Match:
+    loss = loss_of(node)
+    rows = _best(loss, rows_of(context, loss))
+
+    def build(builder: Builder) -> list[Node]:
+        logits, target = rows.matrix(builder, rows.node), loss.classes(builder)
+        options = (loss.weight, loss.ignore_index, loss.label_smoothing, 0.0, rows.softcap)
+        results = builder.call(PATTERN.overload(), logits, target, *options, requires_grad(node))
+        return [loss.finish(builder, builder.item(results, 0), target, summed=False)]
+
+    inputs = [rows.node, loss.target]
+    if loss.weight is not None:
+        inputs.append(loss.weight)
+    return Match(
+        inputs=tuple(inputs),
+        roots=(node,),
+        interior=rows.own,
+        build=build,
+        absorbed=rows.passed - rows.own,
+        widened=implicit_casts(loss, rows),
+    )
+
+
+def _best(loss: Loss, found: list[Rows]) -> Rows:
+    """The nearest value in the narrowest dtype, in which the gradient will be, before any cap."""
+    if loss.weight is not None:
+        dtype = dtype_of(loss.weight)
+        found = [rows for rows in found if dtype_of(rows.node) == dtype]
+        require(bool(found), f"the class weights are {dtype}")
+    # Capped logits that are used elsewhere have to be computed all the same.
+    found = [rows for rows in found if rows.softcap == 0 or _is_private(loss, rows)] or found
+    return min(found, key=lambda rows: (rows.softcap == 0, _item_size(rows.node)))
+
+
+def _is_private(loss: Loss, rows: Rows) -> bool:
+    inside = rows.own | {loss.root}
+    return all(user in inside for node in rows.own for user in users_of(node))
+
+
+def _item_size(node: Node) -> int:
+    tensor = tensor_of(node)
+    return 0 if tensor is None else tensor.element_size()
+
+
+PATTERN = Pattern(
+    name="cross_entropy",
+    operator="fusewheel::cross_entropy",
+    anchors=ANCHORS,
+    match=_match,
+)
