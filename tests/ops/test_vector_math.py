@@ -29,7 +29,7 @@ def gelu(form: str) -> tuple[Function, Function]:
 # fusewheel's, PyTorch's, and by how many units in the last place it may be off.
 FUNCTIONS: dict[str, tuple[Function, Function, float]] = {
     "exp": (lambda x: fusewheel.exp_add(x, 0.0), torch.exp, 1.05),
-    "silu": (lambda x: fusewheel.silu_mul(x, torch.ones_like(x)), torch.nn.functional.silu, 4),
+    "silu": (lambda x: fusewheel.silu_mul(x, torch.ones_like(x)), torch.nn.functional.silu, 3),
     "tanh": (tanh, torch.tanh, 3),
     "gelu": (*gelu("none"), 3),
     "gelu by tanh": (*gelu("tanh"), 3),
@@ -49,20 +49,20 @@ def test_ten_million_floats(name: str):
         assert torch.equal(got.isnan(), rounded.isnan())
         assert torch.equal(got.isinf(), rounded.isinf())
         finite = rounded.isfinite()
-        # On its left, gelu is a small difference of large numbers: x is what it is measured by.
-        base = (part.double() if name.startswith("gelu") else exact)[finite].abs()
+        # Gates fall to 0 on the left, in eager too, before their exact value does.
+        base = (part.double() if "lu" in name else exact)[finite].abs()
         unit = torch.exp2(torch.floor(torch.log2(base.clamp(min=2.0**-126)))) * 2.0**-23
         off = ((got - exact)[finite].abs() / unit).max()
         assert off < units, f"{name}: {off:.3f} units in the last place"
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_every_sixteen_bit_value(name: str, dtype: torch.dtype):
+def test_every_sixteen_bit_value(name: str, narrow: torch.dtype):
     own, torchs, _ = FUNCTIONS[name]
-    x = torch.arange(-32768, 32768, dtype=torch.int32).to(torch.int16).view(dtype)
+    x = torch.arange(-32768, 32768, dtype=torch.int32).to(torch.int16).view(narrow)
     x = x[~(x.double().abs() > 1e38)]  # beyond, eager's error function overflows
     exact = torchs(x.double())
     got = own(x)
     # logsumexp is float32 whatever the logits are.
-    assert_as_good_as_eager(got.to(dtype), torchs(x), exact, name)
+    assert_as_good_as_eager(got.to(narrow), torchs(x), exact, name)
