@@ -79,8 +79,9 @@ def _check_writes(context: Context, match: Match) -> None:
     write = context.effects.conflicting(match.roots, first, last, own)
     require(write is None, f"{write} writes in place what the pattern computes")
     if any(map(requires_grad, match.roots)):
-        # The operator saves its inputs for backward; the operations it replaces may not.
-        write = context.effects.conflicting(match.inputs, last, None, own)
+        # The operator saves these for backward; the operations it replaces may not.
+        kept = {*match.inputs, *match.saved}
+        write = context.effects.conflicting(kept, last, None, own)
         require(write is None, f"{write} later writes in place what backward needs")
 
 

@@ -148,6 +148,7 @@ class Match:
         interior: values inside the pattern; nothing outside may use them.
         absorbed: values the operator recomputes (casts of an input, ``1 + weight``); other users
             keep them.
+        saved: those of the roots that the operator keeps for backward.
         build: emits the replacement and returns one node for each root.
     """
 
@@ -156,6 +157,7 @@ class Match:
     interior: frozenset[Node]
     build: Callable[[Builder], Sequence[Node]]
     absorbed: frozenset[Node] = frozenset()
+    saved: frozenset[Node] = frozenset()
 
     @property
     def computed(self) -> frozenset[Node]:
