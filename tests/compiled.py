@@ -17,21 +17,34 @@ def assert_compiled_as_good_as_eager(
     exact: Callable[..., Any],
     inputs: tuple[Any, ...],
     inner: str = "aot_eager",
+    *,
+    whole: bool = False,
     **settings: Any,
 ) -> Any:
-    """Compares and returns the report; `exact` is the function with every cast to float64."""
+    """Compares and returns the report; `exact` is the function with every cast to float64.
+
+    The gradients of a `whole` model are judged as one vector: among many tensors, which eager gets
+    twice as exactly as usual is a matter of chance.
+    """
     compiled, recorder = compare.compile(function, inner, **settings)
     wide = tuple(
         i.detach().double().requires_grad_(i.requires_grad) if isinstance(i, Tensor) else i
         for i in inputs
     )
-    runs = _results(compiled, inputs), _results(function, inputs), _results(exact, wide)
-    for number, triple in enumerate(zip(*runs, strict=True)):
+    runs = [_results(compiled, inputs), _results(function, inputs), _results(exact, wide)]
+    if whole:
+        runs = [(o, [torch.cat([g.flatten() for g in gradients])]) for o, gradients in runs]
+    results = ([*outputs, *gradients] for outputs, gradients in runs)
+    for number, triple in enumerate(zip(*results, strict=True)):
         assert_as_good_as_eager(*triple, what=f"result {number}")
     return recorder.report()
 
 
-def _results(function: Callable[..., Any], inputs: tuple[Any, ...]) -> list[Tensor]:
+_Results = tuple[list[Tensor], list[Tensor]]
+
+
+def _results(function: Callable[..., Any], inputs: tuple[Any, ...]) -> _Results:
+    """Outputs and gradients."""
     own = [
         i.detach().clone().requires_grad_(i.requires_grad) if isinstance(i, Tensor) else i
         for i in inputs
@@ -46,4 +59,4 @@ def _results(function: Callable[..., Any], inputs: tuple[Any, ...]) -> list[Tens
         torch.autograd.backward(differentiable, [seed.to(o.dtype) for seed, o in pairs])
     leaves = [i for i in own if isinstance(i, Tensor) and i.requires_grad]
     assert all(leaf.grad is not None for leaf in leaves)
-    return [o.detach() for o in outputs] + [leaf.grad for leaf in leaves if leaf.grad is not None]
+    return [o.detach() for o in outputs], [leaf.grad for leaf in leaves]
