@@ -53,7 +53,8 @@ def _check_uses(context: Context, match: Match) -> None:
 
 
 def _check_modes(context: Context, match: Match) -> None:
-    modes = {context.modes[node] for node in match.computed}
+    # An early use of one result, before which the operator goes, may lie inside of another region.
+    modes = {context.modes[node] for node in (*match.computed, match.place())}
     require(len(modes) == 1, "it spans a change of grad, inference or autocast mode")
     require(next(iter(modes)).functorch == 0, "it runs inside a torch.func transform")
 
