@@ -22,8 +22,8 @@ def _x(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = True) -> Te
 
 
 def _inputs(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    sequences = _x(3, 5, 24, dtype=dtype), _x(3, 5, 24, dtype=dtype)
-    return *sequences, _x(24, dtype=dtype), _x(24, dtype=dtype)
+    sequences = _x(4, 17, 120, dtype=dtype), _x(4, 17, 120, dtype=dtype)
+    return *sequences, _x(120, dtype=dtype), _x(120, dtype=dtype)
 
 
 def _written_out(h: Tensor, w: Tensor, b: Tensor, wide: torch.dtype) -> Tensor:
@@ -35,10 +35,10 @@ def _written_out(h: Tensor, w: Tensor, b: Tensor, wide: torch.dtype) -> Tensor:
 
 # The last argument is the precision that a model asks for.
 NORMS: dict[str, Callable[[Tensor, Tensor, Tensor, torch.dtype], Tensor]] = {
-    "function": lambda h, w, b, wide: F.layer_norm(h, (24,), w, b, 1e-5),
-    "no_bias": lambda h, w, b, wide: F.layer_norm(h, (24,), w) + b.sum(),
-    "no_weight": lambda h, w, b, wide: F.layer_norm(h, (24,), None, b) * w.sum(),
-    "olmo": lambda h, w, b, wide: F.layer_norm(h.to(wide), (24,)).to(h.dtype) * w.sum() + b.sum(),
+    "function": lambda h, w, b, wide: F.layer_norm(h, (120,), w, b, 1e-5),
+    "no_bias": lambda h, w, b, wide: F.layer_norm(h, (120,), w) + b.sum(),
+    "no_weight": lambda h, w, b, wide: F.layer_norm(h, (120,), None, b) * w.sum(),
+    "olmo": lambda h, w, b, wide: F.layer_norm(h.to(wide), (120,)).to(h.dtype) * w.sum() + b.sum(),
     "written_out": _written_out,
 }
 
@@ -63,17 +63,17 @@ def test_modules(compare: Any) -> None:
     for first in (True, False):
         compare.graphs.clear()
         layer = torch.nn.TransformerEncoderLayer(
-            24, 2, 48, dropout=0.0, batch_first=True, norm_first=first
+            120, 2, 64, dropout=0.0, batch_first=True, norm_first=first
         )
-        report = compare(layer, _x(3, 5, 24))
+        report = compare(layer, _x(4, 17, 120))
         wanted = {"layer_norm": 1, "add_layer_norm": 1} if first else {"add_layer_norm": 2}
         assert report.counts() == wanted, report
 
 
 APART: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
-    "positions": (lambda x, r: x + r[:1], "is added to one of (3, 5, 24)"),
+    "positions": (lambda x, r: x + r[:1], "is added to one of (4, 17, 120)"),
     "half": (lambda x, r: x + r.bfloat16(), "torch.bfloat16 is added to torch.float32"),
-    "number": (lambda x, r: x + 1.0 + r.sum() * 0, "is added to one of (3, 5, 24)"),
+    "number": (lambda x, r: x + 1.0 + r.sum() * 0, "is added to one of (4, 17, 120)"),
     "in_place": (lambda x, r: (x * 1).add_(r), ""),
     "difference": (lambda x, r: x - r, ""),
 }
@@ -85,7 +85,7 @@ def test_kept_apart(compare: Any, case: str) -> None:
     add, reason = APART[case]
 
     def block(x: Tensor, r: Tensor, w: Tensor, b: Tensor) -> Tensor:
-        return F.layer_norm(add(x, r), (24,), w, b)
+        return F.layer_norm(add(x, r), (120,), w, b)
 
     report = compare(block, *_inputs(), inner="eager")
     assert report.counts() == {"layer_norm": 1}, report
@@ -115,7 +115,7 @@ def test_sum_written_later(compare: Any, inner: str) -> None:
 def test_addend_written_later(compare: Any) -> None:
     def block(x: Tensor, r: Tensor, w: Tensor, b: Tensor) -> Tensor:
         stream = x * 1
-        y = F.layer_norm(stream + r, (24,), w, b)
+        y = F.layer_norm(stream + r, (120,), w, b)
         stream += y
         return stream
 
@@ -132,7 +132,7 @@ def test_only_the_bias_is_trained(compare: Any) -> None:
 
     def block(x: Tensor, r: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         h = x + r
-        return F.layer_norm(h, (24,), w, b), h
+        return F.layer_norm(h, (120,), w, b), h
 
     x, r, w, b = _inputs()
     report = compare(block, x.detach(), r.detach(), w.detach(), b)
@@ -147,7 +147,7 @@ def test_dynamic_shapes(compare: Any) -> None:
 
     compiled, recorder = compare.compile(block, dynamic=True)
     for batch, length in ((2, 6), (3, 7), (2, 11)):
-        args = _x(batch, length, 24), _x(batch, length, 24), *_inputs()[2:]
+        args = _x(batch, length, 120), _x(batch, length, 120), *_inputs()[2:]
         torch.testing.assert_close(compiled(*args), block(*args))
     assert recorder.graphs == 1
     assert recorder.report().counts() == {"add_layer_norm": 1}
@@ -159,13 +159,13 @@ def test_exported_program() -> None:
     class Block(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.norm, self.last = torch.nn.LayerNorm(24), torch.nn.LayerNorm(24, bias=False)
+            self.norm, self.last = torch.nn.LayerNorm(120), torch.nn.LayerNorm(120, bias=False)
 
         def forward(self, x: Tensor, r: Tensor) -> Tensor:
             h = x + r
             return h + self.last(self.norm(h) * 2)
 
-    block, inputs = Block(), (torch.randn(3, 24), torch.randn(3, 24))
+    block, inputs = Block(), (torch.randn(3, 120), torch.randn(3, 120))
     program = torch.export.export(block, inputs)
     report = rewrite(program.graph_module)
     assert report.counts() == {"add_layer_norm": 1, "layer_norm": 1}, report

@@ -22,7 +22,7 @@ def _x(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = True) -> Te
 
 
 def _inputs(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
-    return _x(3, 5, 24, dtype=dtype), _x(3, 5, 24, dtype=dtype), _x(24, dtype=dtype)
+    return _x(4, 17, 120, dtype=dtype), _x(4, 17, 120, dtype=dtype), _x(120, dtype=dtype)
 
 
 def _normalised(h: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ NORMS: dict[str, tuple[Callable[[Tensor, Tensor, torch.dtype], Tensor], int]] = 
     "llama": (_llama, 0),
     "gemma": (lambda h, w, wide: (_normalised(h.to(wide)) * (1 + w.to(wide))).type_as(h), 1),
     "olmo": (lambda h, w, wide: (w * _normalised(h.to(wide))).to(h.dtype), 2),
-    "function": (lambda h, w, wide: F.rms_norm(h, (24,), w, 1e-5), 2),
+    "function": (lambda h, w, wide: F.rms_norm(h, (120,), w, 1e-5), 2),
 }
 ADDITIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "operator": lambda x, r: x + r,
@@ -88,7 +88,7 @@ USES: dict[str, tuple[Callable[..., Any], dict[str, int]]] = {
     ),
     "sum_of_a_tensor_with_itself": (lambda x, r, w, norm: norm(x + x, w) + r, {"add_rms_norm": 1}),
     "two_norms_of_one_sum": (
-        lambda x, r, w, norm: (lambda h: norm(h, w) * F.rms_norm(h, (24,), w, 1e-3))(x + r),
+        lambda x, r, w, norm: (lambda h: norm(h, w) * F.rms_norm(h, (120,), w, 1e-3))(x + r),
         {"add_rms_norm": 1, "rms_norm": 1},
     ),
     "one_after_another": (
@@ -104,7 +104,7 @@ USES: dict[str, tuple[Callable[..., Any], dict[str, int]]] = {
         {"rms_norm": 1},
     ),
     "weight_is_computed_between": (
-        lambda x, r, w, norm: (lambda h: F.rms_norm(h, (24,), w * 2, 1e-5))(x + r),
+        lambda x, r, w, norm: (lambda h: F.rms_norm(h, (120,), w * 2, 1e-5))(x + r),
         {"add_rms_norm": 1},
     ),
 }
@@ -135,8 +135,8 @@ def test_cast_of_the_sum_is_used(compare: Any) -> None:
 
 
 APART: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], str]] = {
-    "broadcast": (lambda x, r, w: _llama(x + r[:1], w), "is added to one of (3, 5, 24)"),
-    "broadcast_vector": (lambda x, r, w: _llama(x + r[0, 0], w), "is added to one of (3, 5, 24)"),
+    "broadcast": (lambda x, r, w: _llama(x + r[:1], w), "is added to one of (4, 17, 120)"),
+    "broadcast_vector": (lambda x, r, w: _llama(x + r[0, 0], w), "is added to one of (4, 17, 120)"),
     "tensor_without_dimensions": (lambda x, r, w: _llama(x + r.mean(), w), "is added to one of"),
     "half": (lambda x, r, w: _llama(x + r.bfloat16(), w), "torch.bfloat16 is added to"),
     "integer": (lambda x, r, w: _llama(x + r.int(), w), "torch.int32 is added to"),
@@ -274,7 +274,7 @@ def test_autocast(compare: Any) -> None:
         return _llama(h, w), h
 
     with torch.autocast("cpu", torch.bfloat16):
-        report = compare(block, *_inputs(), _x(24, 24), tolerance=2e-2)
+        report = compare(block, *_inputs(), _x(120, 120), tolerance=2e-2)
     assert report.counts() == {"rms_norm": 1}, report
     assert report.refusals[0].reason == "torch.bfloat16 is added to torch.float32"
 
@@ -286,6 +286,6 @@ def test_dynamic_shapes_and_inductor(compare: Any) -> None:
 
     compiled, recorder = compare.compile(block, "inductor", dynamic=True)
     for batch, length in ((2, 6), (3, 7), (1, 11)):
-        args = _x(batch, length, 24), _x(batch, length, 24), _x(24)
+        args = _x(batch, length, 120), _x(batch, length, 120), _x(120)
         torch.testing.assert_close(compiled(*args), block(*args), rtol=1e-4, atol=1e-5)
     assert recorder.report().counts()["add_rms_norm"] == 2 * recorder.graphs
