@@ -171,7 +171,8 @@ def _function(operator: Operator) -> type[torch.autograd.Function]:
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
             count = len(ctx.constants)
-            tensors, saved = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+            unpacked = ctx.saved_tensors  # once: activation checkpointing allows no second time
+            tensors, saved = unpacked[:count], unpacked[count:]
             arguments = tuple(
                 c if t is None else t for t, c in zip(tensors, ctx.constants, strict=True)
             )

@@ -53,7 +53,8 @@ def _check_uses(context: Context, match: Match) -> None:
 
 
 def _check_modes(context: Context, match: Match) -> None:
-    modes = {context.modes[node] for node in match.computed}
+    # An early use of one result, before which the operator goes, may lie inside of another region.
+    modes = {context.modes[node] for node in (*match.computed, match.place())}
     require(len(modes) == 1, "it spans a change of grad, inference or autocast mode")
     require(next(iter(modes)).functorch == 0, "it runs inside a torch.func transform")
 
@@ -79,8 +80,9 @@ def _check_writes(context: Context, match: Match) -> None:
     write = context.effects.conflicting(match.roots, first, last, own)
     require(write is None, f"{write} writes in place what the pattern computes")
     if any(map(requires_grad, match.roots)):
-        # The operator saves its inputs for backward; the operations it replaces may not.
-        write = context.effects.conflicting(match.inputs, last, None, own)
+        # The operator saves these for backward; the operations it replaces may not.
+        kept = {*match.inputs, *match.saved}
+        write = context.effects.conflicting(kept, last, None, own)
         require(write is None, f"{write} later writes in place what backward needs")
 
 

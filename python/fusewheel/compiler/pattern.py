@@ -148,6 +148,7 @@ class Match:
         interior: values inside the pattern; nothing outside may use them.
         absorbed: values the operator recomputes (casts of an input, ``1 + weight``); other users
             keep them.
+        saved: those of the roots that the operator keeps for backward.
         build: emits the replacement and returns one node for each root.
         widened: values whose dtype does not follow from their operands, because of autocast or an
             argument, which the operator computes in that dtype all the same.
@@ -159,6 +160,7 @@ class Match:
     build: Callable[[Builder], Sequence[Node]]
     absorbed: frozenset[Node] = frozenset()
     widened: frozenset[Node] = frozenset()
+    saved: frozenset[Node] = frozenset()
 
     @property
     def computed(self) -> frozenset[Node]:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.fx import Node
 
 from .canonical import View, rank_of, spell
-from .metadata import dtype_of, same_sizes, shape_of, tensor_of
+from .metadata import dtype_of, same_sizes, shape_of, tensor_of, value_of
 
 _aten = torch.ops.aten
 
@@ -42,6 +42,16 @@ def _mean(node: Node, bound: dict[str, Any]) -> View | None:
     if bound["dtype"] not in (None, dtype_of(bound["input"])):
         return None
     return View(node, "mean", (bound["input"],), {"dims": wanted, "keepdim": bound["keepdim"]})
+
+
+def _var(node: Node, bound: dict[str, Any]) -> View | None:
+    rank, dims = rank_of(bound["input"]), bound["dim"]
+    if rank is None or isinstance(dims, bool):  # `var(x, False)` is over everything
+        return None
+    wanted = tuple(_dim(d, rank) for d in (dims if isinstance(dims, (tuple, list)) else (dims,)))
+    correction = bound["unbiased"] if bound["correction"] is None else bound["correction"]
+    attrs = {"dims": wanted, "keepdim": bound["keepdim"], "correction": correction}
+    return View(node, "var", (bound["input"],), attrs)
 
 
 def _with_dim(op: str) -> Any:
@@ -144,12 +154,26 @@ def _piece(node: Node, pieces: Node, index: int) -> View | None:
     return _slice_view(node, source, where, start, start + sizes[at])
 
 
-def _rms_norm(node: Node, bound: dict[str, Any]) -> View | None:
+def _normalized_shape(bound: dict[str, Any]) -> object:
     shape = bound["normalized_shape"]
+    # `x.shape[-1:]` of a symbolic shape is a node.
+    return value_of(shape) if isinstance(shape, Node) else shape
+
+
+def _rms_norm(node: Node, bound: dict[str, Any]) -> View | None:
+    shape = _normalized_shape(bound)
     if not isinstance(shape, (tuple, list)):
         return None
     attrs = {"rank": len(shape), "eps": bound["eps"]}
     return View(node, "rms_norm", (bound["input"], bound["weight"]), attrs)
+
+
+def _layer_norm(node: Node, bound: dict[str, Any]) -> View | None:
+    shape = _normalized_shape(bound)
+    if not isinstance(shape, (tuple, list)):
+        return None
+    attrs = {"rank": len(shape), "eps": bound["eps"]}
+    return View(node, "layer_norm", (bound["input"], bound["weight"], bound["bias"]), attrs)
 
 
 def _linear(node: Node, bound: dict[str, Any]) -> View | None:
@@ -234,6 +258,8 @@ spell("add", "input other alpha", functions=(operator.add, torch.add, _aten.add.
       _aten.add.Scalar), methods="add __add__ __radd__", defaults={"alpha": 1})
 spell("add", "input other alpha", functions=(operator.iadd, _aten.add_.Tensor),
       methods="add_ __iadd__", defaults={"alpha": 1}, inplace=True)
+spell("sub", "input other alpha", functions=(operator.sub, torch.sub, torch.subtract,
+      _aten.sub.Tensor, _aten.sub.Scalar), methods="sub subtract __sub__", defaults={"alpha": 1})
 spell("neg", "input", functions=(operator.neg, torch.neg, torch.negative, _aten.neg.default),
       methods="neg negative __neg__")
 spell("square", "input", functions=(torch.square, _aten.square.default), methods="square")
@@ -254,6 +280,9 @@ spell("tanh", "input", functions=(torch.tanh, F.tanh, _aten.tanh.default), metho
 spell("erf", "input", functions=(torch.erf, torch.special.erf, _aten.erf.default), methods="erf")
 spell("mean", "input dim keepdim dtype", functions=(torch.mean, _aten.mean.dim), methods="mean",
       defaults={"dim": None, "keepdim": False, "dtype": None}, build=_mean)
+spell("var", "input dim unbiased keepdim correction", functions=(torch.var, _aten.var.dim,
+      _aten.var.correction), methods="var", defaults={"dim": None, "unbiased": True,
+      "keepdim": False, "correction": None}, build=_var)
 spell("cat", "tensors dim", functions=(torch.cat, torch.concat, torch.concatenate,
       _aten.cat.default), defaults={"dim": 0}, build=_with_dim("cat"))
 spell("stack", "tensors dim", functions=(torch.stack, _aten.stack.default), defaults={"dim": 0},
@@ -267,6 +296,9 @@ spell("slice", "input dim start end step", functions=(_aten.slice.Tensor,),
 spell("slice", "input other", functions=(operator.getitem,), methods="__getitem__", build=_getitem)
 spell("rms_norm", "input normalized_shape weight eps", functions=(F.rms_norm, torch.rms_norm,
       _aten.rms_norm.default), defaults={"weight": None, "eps": None}, build=_rms_norm)
+spell("layer_norm", "input normalized_shape weight bias eps cudnn_enable",
+      functions=(F.layer_norm, torch.layer_norm, _aten.layer_norm.default), defaults={
+      "weight": None, "bias": None, "eps": 1e-5, "cudnn_enable": True}, build=_layer_norm)
 spell("linear", "input weight bias", functions=(F.linear, torch._C._nn.linear,
       _aten.linear.default), defaults={"bias": None}, build=_linear)
 spell("reshape", "input start_dim end_dim c d e f g h", methods="reshape view flatten",

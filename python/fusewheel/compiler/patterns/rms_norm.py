@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
 import torch
 from torch.fx import Node
 
-from ..canonical import operands, rank_of, split_operands, squared, view, widened_from
+from ..canonical import is_op, operands, rank_of, split_operands, squared, view, widened_from
+from ..inverse_root import inverse_root
 from ..metadata import dtype_of, same_sizes, shape_of
 from ..pattern import Builder, Context, Match, Pattern, Refuse, require, sole_user, users_of
 from ..precision import COMPUTED, in_dtype, number, same_value
@@ -21,6 +21,29 @@ class Cast(IntEnum):
     LLAMA = 0  # normalise, round, multiply by the weight
     GEMMA = 1  # multiply by 1 + weight, round
     TORCH = 2  # multiply by the weight, round
+
+
+@dataclass(frozen=True)
+class RmsNorm:
+    """An RMSNorm in a graph, in the terms of the operator.
+
+    Attributes:
+        x: the input.
+        weight: the weight.
+        eps: epsilon.
+        cast: where it rounds.
+        root: the result.
+        interior: see `Match`.
+        absorbed: see `Match`.
+    """
+
+    x: Node
+    weight: Node
+    eps: float
+    cast: Cast
+    root: Node
+    interior: frozenset[Node] = frozenset()
+    absorbed: frozenset[Node] = frozenset()
 
 
 @dataclass
@@ -43,31 +66,37 @@ class _Normalised:
 _FULL = (torch.float32, torch.float64)
 
 
-def _match(context: Context, node: Node) -> Match | None:
-    found = view(node)
-    if found is None:
-        return None
-    if found.op == "rms_norm":
-        return _match_function(node)
+def find(node: Node) -> RmsNorm | None:
+    """The norm at an anchor; None if the anchor belongs to something else.
+
+    Raises:
+        Refuse: if it resembles a norm and is not proven to be one.
+    """
+    if is_op(node, "rms_norm"):
+        return _of_function(node)
     normalised = _normalised(node)
-    return None if normalised is None else _match_weight(normalised)
+    return None if normalised is None else _with_weight(normalised)
+
+
+def _match(context: Context, node: Node) -> Match | None:
+    norm = find(node)
+    if norm is None:
+        return None
+
+    def build(builder: Builder) -> list[Node]:
+        arguments = norm.x, norm.weight, norm.eps, int(norm.cast)
+        return [builder.item(builder.call(PATTERN.overload(), *arguments), 0)]
+
+    return Match((norm.x, norm.weight), (norm.root,), norm.interior, build, norm.absorbed)
 
 
 def _normalised(node: Node) -> _Normalised | None:
     """The normalised value around an anchor; None if the anchor belongs to something else."""
-    found = view(node)
-    assert found is not None
-    if found.op == "pow" and (isinstance(found.args[1], Node) or found.args[1] != -0.5):
+    root = inverse_root(node, "mean")
+    if root is None:
+        require(not is_op(node, "rsqrt"), "rsqrt is not taken of a mean of squares plus epsilon")
         return None
-    mean_eps = operands(found.args[0], "add")
-    mean = next((view(a) for a in mean_eps or () if (v := view(a)) and v.op == "mean"), None)
-    if mean_eps is None or mean is None:
-        if found.op == "rsqrt":
-            raise Refuse("rsqrt is not taken of a mean of squares plus epsilon")
-        return None
-    eps = number(split_operands(found.args[0], "add", mean.node))
-    if eps is None:
-        raise Refuse("epsilon is not a Python number")
+    mean = root.statistic
     x = squared(mean.args[0])
     if x is None:
         raise Refuse("the mean is not taken of squares")
@@ -76,35 +105,16 @@ def _normalised(node: Node) -> _Normalised | None:
         mean.attrs["dims"] == (rank - 1,) and bool(mean.attrs["keepdim"]),
         "the mean is not over the last dimension alone, with keepdim",
     )
-    interior = {mean.args[0], mean.node, found.args[0], node}
-    factor, divided = _inverse_root(node, interior)
-    result = sole_user(factor, "the inverse root") if divided is None else factor
-    other_x = divided if divided is not None else split_operands(result, "mul", factor)
+    result, other_x, interior = root.scaled()
     if not isinstance(other_x, Node) or not same_value(x, other_x):
         raise Refuse("what is normalised is not what the mean of squares is taken of")
     dtype = dtype_of(x)
     require(dtype == dtype_of(other_x), "the statistics have another dtype than the product")
     require(dtype in _FULL, f"the statistics are computed in {dtype}")
-    interior.add(factor)
-    return _Normalised(result, x, other_x, eps, interior - {result})
+    return _Normalised(result, x, other_x, root.eps, interior | {mean.args[0]})
 
 
-def _inverse_root(node: Node, interior: set[Node]) -> tuple[Node, Node | None]:
-    """The node that holds ``1 / sqrt``, or for ``x / sqrt`` the quotient and x."""
-    found = view(node)
-    if found is None or found.op != "sqrt":
-        return node, None
-    user = sole_user(node, "the root")
-    if operands(user, "reciprocal") is not None:
-        return user, None
-    quotient = operands(user, "div")
-    if quotient is None or quotient[1] is not node:
-        raise Refuse("nothing is divided by the root")
-    interior.add(node)
-    return user, quotient[0] if isinstance(quotient[0], Node) else None
-
-
-def _match_weight(normalised: _Normalised) -> Match:
+def _with_weight(normalised: _Normalised) -> RmsNorm:
     """Follow the normalised value to the product with the weight and read off the rounding."""
     value, interior = normalised.node, set(normalised.interior)
     full, rounded = normalised.dtype, None
@@ -127,15 +137,15 @@ def _match_weight(normalised: _Normalised) -> Match:
     users = users_of(user)
     if rounded in (None, full) and len(users) == 1 and _rounds(users[0], full):
         # Rounded after the weight, as long as input and weight have that dtype as well.
-        match = product.match(users[0])
-        if match is not None:
-            return match
-    match = product.match(user)
-    if match is None:
+        norm = product.norm(users[0])
+        if norm is not None:
+            return norm
+    norm = product.norm(user)
+    if norm is None:
         source = dtype_of(widened_from(normalised.x)[-1])
         dtypes = f"the weight {dtype_of(weight)}, the result {dtype_of(user)}"
         raise Refuse(f"the input is {source}, {dtypes}")
-    return match
+    return norm
 
 
 @dataclass
@@ -148,8 +158,8 @@ class _Product:
     rounded: torch.dtype | None
     interior: set[Node]
 
-    def match(self, root: Node) -> Match | None:
-        """The match that ends in `root`, None if the dtypes do not fit the operator."""
+    def norm(self, root: Node) -> RmsNorm | None:
+        """The norm that ends in `root`, None if the dtypes do not fit the operator."""
         dtype = dtype_of(root)
         if self.full != torch.float32 and dtype != self.full:
             return None
@@ -161,7 +171,8 @@ class _Product:
             return None
         eps, cast = self.normalised.eps, weight.cast
         absorbed = x[1] | other_x[1] | weight.absorbed
-        return _emit(x[0], weight.node, eps, cast, root, self.interior - {root}, absorbed)
+        interior = frozenset(self.interior - {root})
+        return RmsNorm(x[0], weight.node, eps, cast, root, interior, absorbed)
 
 
 def _rounds(node: Node, full: torch.dtype | None) -> bool:
@@ -197,7 +208,7 @@ def _weight(
     return _Weight(plain[0], Cast.LLAMA if idle_cast else Cast.TORCH, plain[1])
 
 
-def _match_function(node: Node) -> Match:
+def _of_function(node: Node) -> RmsNorm:
     """`torch.nn.functional.rms_norm`."""
     found = view(node)
     assert found is not None
@@ -214,23 +225,7 @@ def _match_function(node: Node) -> Match:
         eps = torch.finfo(torch.float32).eps
     if eps is None:
         raise Refuse("epsilon is not a Python number")
-    return _emit(x, weight, eps, Cast.TORCH, node, (), ())
-
-
-def _emit(
-    x: Node,
-    weight: Node,
-    eps: float,
-    cast: Cast,
-    root: Node,
-    interior: Iterable[Node],
-    absorbed: Iterable[Node],
-) -> Match:
-    def build(builder: Builder) -> list[Node]:
-        both = builder.call(PATTERN.overload(), x, weight, eps, int(cast))
-        return [builder.item(both, 0)]
-
-    return Match((x, weight), (root,), frozenset(interior), build, frozenset(absorbed))
+    return RmsNorm(x, weight, eps, Cast.TORCH, node)
 
 
 PATTERN = Pattern(

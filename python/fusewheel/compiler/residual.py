@@ -1,0 +1,26 @@
+"""The residual addition in front of a norm."""
+
+from __future__ import annotations
+
+from torch.fx import Node
+
+from .canonical import operands
+from .metadata import dtype_of, same_sizes, shape_of
+from .pattern import require
+
+
+def addends(total: Node) -> tuple[Node, Node] | None:
+    """The two tensors that a value is the sum of; None if it is something else.
+
+    Raises:
+        Refuse: if one of them is broadcast or has another dtype, which the operators do not take.
+    """
+    x, residual = operands(total, "add") or (None, None)
+    if not isinstance(x, Node) or not isinstance(residual, Node):
+        return None
+    shapes, dtypes = (shape_of(x), shape_of(residual)), (dtype_of(x), dtype_of(residual))
+    if None in shapes:
+        return None
+    require(same_sizes(*shapes), f"a tensor of shape {shapes[1]} is added to one of {shapes[0]}")
+    require(dtypes[0] == dtypes[1], f"{dtypes[1]} is added to {dtypes[0]}")
+    return x, residual

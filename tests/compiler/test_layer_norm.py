@@ -1,0 +1,370 @@
+"""Layer norms as models write them, and what only looks like one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import fusewheel
+import pytest
+import torch
+import torch.nn.functional as F
+from compiled import assert_compiled_as_good_as_eager
+
+assert fusewheel
+Tensor = torch.Tensor
+OPERATOR = torch.ops.fusewheel.layer_norm.default
+
+
+def _x(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = True) -> Tensor:
+    return torch.randn(*shape).to(dtype).requires_grad_(grad)
+
+
+def _inputs(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    return _x(4, 17, 120, dtype=dtype), _x(120, dtype=dtype), _x(120, dtype=dtype)
+
+
+def _mean(x: Tensor) -> Tensor:
+    return x.mean(-1, keepdim=True)
+
+
+def _normalised(h: Tensor) -> Tensor:
+    centred = h - _mean(h)
+    return centred * torch.rsqrt(_mean(centred.pow(2)) + 1e-5)
+
+
+# The last argument is the precision that a model asks for.
+NORMS: dict[str, Callable[[Tensor, Tensor, Tensor, torch.dtype], Tensor]] = {
+    "function": lambda x, w, b, wide: F.layer_norm(x, (120,), w, b, 1e-5),
+    "function_by_name": lambda x, w, b, wide: torch.layer_norm(
+        input=x, normalized_shape=[x.shape[-1]], bias=b, weight=w
+    ),
+    "aten": lambda x, w, b, wide: torch.ops.aten.layer_norm.default(x, [120], w, b, 1e-3),
+    "no_bias": lambda x, w, b, wide: F.layer_norm(x, (120,), w) + b.sum(),
+    "no_weight": lambda x, w, b, wide: F.layer_norm(x, (120,), None, b) * w.sum(),
+    "olmo": lambda x, w, b, wide: (
+        F.layer_norm(x.to(wide), (120,), None, None, eps=1e-5).to(x.dtype) * w.sum() + b.sum()
+    ),
+    "fairseq": lambda x, w, b, wide: F.layer_norm(
+        x.to(wide), (120,), w.to(wide), b.to(wide)
+    ).type_as(x),
+    "float32": lambda x, w, b, wide: _normalised(x.to(wide)) * w + b,
+    "rounded_once": lambda x, w, b, wide: (
+        b.to(wide) + w.to(wide) * _normalised(x.to(wide)).to(wide)
+    ).to(x.dtype),
+    "rounded_before_weight": lambda x, w, b, wide: w * _normalised(x.to(wide)).to(x.dtype) + b,
+    "function_then_weight": lambda x, w, b, wide: (
+        F.layer_norm(x.to(wide), (120,)) * w.to(wide) + b.to(wide)
+    ).to(x.dtype),
+    "layer_scale": lambda x, w, b, wide: F.layer_norm(x, (120,), w, b) * w,
+    "scale_without_bias": lambda x, w, b, wide: F.layer_norm(x, (120,), w) * b,
+    "scaled_twice": lambda x, w, b, wide: _normalised(x.to(wide)) * w * b,
+    "broadcast_weight": lambda x, w, b, wide: _normalised(x.to(wide)) * w[None, None] + b,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("norm", NORMS)
+def test_as_good_as_eager(compare: Any, norm: str, dtype: torch.dtype) -> None:
+    function, exact = (partial(NORMS[norm], wide=wide) for wide in (torch.float32, torch.float64))
+    report = assert_compiled_as_good_as_eager(compare, function, exact, _inputs(dtype))
+    assert report.counts() == {"layer_norm": 1}, report
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_same_roundings(compare: Any, norm: str) -> None:
+    """At most the odd last digit differs from eager: nothing is rounded at another place."""
+    function, inputs = partial(NORMS[norm], wide=torch.float32), _inputs(torch.bfloat16)
+    compiled, _ = compare.compile(function, "eager")
+    actual, expected = compiled(*inputs).bfloat16(), function(*inputs).bfloat16()
+    assert (actual == expected).float().mean() > 0.98
+
+
+VARIANCES: dict[str, Callable[[Tensor], Tensor]] = {
+    "squares": lambda x: _mean((x - _mean(x)) ** 2),
+    "product": lambda x: (lambda c: _mean(c * c))(x.sub(_mean(x))),
+    "square": lambda x: torch.mean(torch.subtract(x, _mean(x)).square(), (-1,), True),
+    "var": lambda x: x.var(-1, keepdim=True, unbiased=False),
+    "var_positional": lambda x: torch.var(x, [x.dim() - 1], False, True),
+    "var_correction": lambda x: torch.var(x, dim=-1, correction=0, keepdim=True),
+    "var_float_correction": lambda x: x.var(dim=(-1,), correction=0.0, keepdim=True),
+    "aten": lambda x: torch.ops.aten.var.correction(x, [-1], correction=0, keepdim=True),
+    "aten_dim": lambda x: torch.ops.aten.var.dim(x, [-1], False, True),
+}
+ROOTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "divided": lambda c, v: c / torch.sqrt(v + 1e-5),
+    "rsqrt": lambda c, v: torch.rsqrt(1e-5 + v) * c,
+    "power": lambda c, v: c * (v + 1e-5) ** -0.5,
+    "reciprocal": lambda c, v: c * (1 / torch.sqrt(v + 1e-5)),
+}
+
+
+@pytest.mark.parametrize(
+    ("variance", "root"), [*((v, "divided") for v in VARIANCES), *(("squares", r) for r in ROOTS)]
+)
+def test_spellings(compare: Any, variance: str, root: str) -> None:
+    def norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return ROOTS[root](x - _mean(x), VARIANCES[variance](x)) * w + b
+
+    report = assert_compiled_as_good_as_eager(compare, norm, norm, _inputs(), "eager")
+    assert report.counts() == {"layer_norm": 1}, report
+    assert not report.refusals
+
+
+@pytest.mark.parametrize("weight", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("result", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("x", [torch.float32, torch.bfloat16], ids=str)
+def test_mixed_dtypes(
+    compare: Any, x: torch.dtype, weight: torch.dtype, result: torch.dtype
+) -> None:
+    """What is float32 around a norm stays outside of it."""
+
+    def norm(x: Tensor, w: Tensor, b: Tensor, wide: torch.dtype = torch.float32) -> Tensor:
+        scaled = _normalised(x.to(wide)) * w.to(wide) + b.to(wide)
+        return scaled.to(torch.float64 if wide == torch.float64 else result)
+
+    args = _x(4, 120, dtype=x), _x(120, dtype=weight), _x(120, dtype=weight)
+    exact = partial(norm, wide=torch.float64)
+    report = assert_compiled_as_good_as_eager(compare, norm, exact, args, "eager")
+    assert report.counts() == {"layer_norm": 1}, report
+    (call,) = [n for n in compare.graphs[0].graph.nodes if n.target is OPERATOR]
+    narrow = x == weight == result == torch.bfloat16
+    wanted = torch.bfloat16 if narrow else torch.float32
+    assert [n.meta["example_value"].dtype for n in call.args[:3]] == [wanted] * 3
+
+
+def test_float64(compare: Any) -> None:
+    def norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return F.layer_norm(_normalised(x) * w + b, (120,), w, b)
+
+    inputs = _inputs(torch.float64)
+    assert assert_compiled_as_good_as_eager(compare, norm, norm, inputs).count() == 2
+
+
+def test_modules_under_inductor(compare: Any) -> None:
+    model = torch.nn.Sequential(
+        torch.nn.LayerNorm(120), torch.nn.LayerNorm(120, bias=False),
+        torch.nn.LayerNorm(120, elementwise_affine=False),
+    )  # fmt: skip
+    assert compare(model, _x(4, 120), inner="inductor").counts() == {"layer_norm": 3}
+
+
+def test_dynamic_shapes(compare: Any) -> None:
+    def norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return F.layer_norm(_normalised(x) * w + b, x.shape[-1:], w, b)
+
+    compiled, recorder = compare.compile(norm, dynamic=True)
+    for batch, length in ((2, 6), (3, 7), (2, 11)):
+        args = _x(batch, length, 120), *_inputs()[1:]
+        torch.testing.assert_close(compiled(*args), norm(*args))
+    assert recorder.graphs == 1
+    assert recorder.report().counts() == {"layer_norm": 2}, recorder.report()
+
+
+@pytest.mark.parametrize("which", [(True, False), (False, True), (False, False)])
+def test_requires_grad_is_kept(compare: Any, which: tuple[bool, bool]) -> None:
+    def norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return _normalised(x) * w + b
+
+    x, w, b = _inputs()
+    args = x.requires_grad_(which[0]), w.requires_grad_(which[1]), b.requires_grad_(False)
+    assert compare(norm, *args).counts() == {"layer_norm": 1}
+
+
+def test_autocast(compare: Any) -> None:
+    """What comes out of a linear layer is bfloat16 and the weights are float32."""
+
+    def f(x: Tensor, w: Tensor, b: Tensor, m: Tensor) -> Tensor:
+        y = F.layer_norm(x, (120,), w, b)
+        return F.layer_norm(F.linear(y, m), (120,), w, b)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        report = compare(f, *_inputs(), _x(120, 120), tolerance=2e-2)
+    assert report.counts() == {"layer_norm": 1}, report
+    assert "the input is torch.bfloat16, the weight is torch.float32" in report.refusals[0].reason
+
+
+def test_an_rms_norm_of_centred_values_is_one(compare: Any) -> None:
+    """Means over different dimensions: no layer norm, but the rest is still an RMSNorm."""
+
+    def f(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        centred = x - x.mean(0, keepdim=True)
+        return centred * torch.rsqrt(_mean(centred.pow(2)) + 1e-5) * w + b
+
+    assert compare(f, *_inputs()).counts() == {"rms_norm": 1}
+
+
+def _over(
+    x: Tensor, *, unbiased: bool = False, keepdim: bool = True, eps: Any = 1e-5, other: Any = 0
+) -> Tensor:
+    root = torch.sqrt(x.var(-1, unbiased=unbiased, keepdim=keepdim) + eps)
+    return (x - _mean(x + other)) / (root if keepdim else root[..., None])
+
+
+LOOKALIKES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
+    "unbiased": (lambda x, w: _over(x, unbiased=True) * w, "not divided by the size"),
+    "default_var": (
+        lambda x, w: (x - _mean(x)) * torch.rsqrt(x.var(-1, keepdim=True) + 1e-5) * w,
+        "not divided by the size",
+    ),
+    "no_keepdim": (lambda x, w: _over(x, keepdim=False) * w, "with keepdim"),
+    "eps_is_a_tensor": (lambda x, w: _over(x, eps=w.mean().abs()) * w, "epsilon"),
+    "shifted_mean": (lambda x, w: _over(x, other=1) * w, "minus its mean"),
+    "not_centred": (
+        lambda x, w: x / torch.sqrt(x.var(-1, unbiased=False, keepdim=True) + 1e-5) * w,
+        "minus its mean",
+    ),
+    "sum_of_the_two": (
+        lambda x, w: (
+            (x + _mean(x)) / torch.sqrt(x.var(-1, unbiased=False, keepdim=True) + 1e-5) * w
+        ),
+        "minus its mean",
+    ),
+    "mean_of_another_dimension": (
+        lambda x, w: (
+            (x - x.mean(0, True)) / torch.sqrt(x.var(-1, unbiased=False, keepdim=True) + 1e-5) * w
+        ),
+        "minus its mean",
+    ),
+    "variance_of_another_dimension": (
+        lambda x, w: (x - _mean(x)) / torch.sqrt(x.var(0, unbiased=False, keepdim=True) + 1e-5) * w,
+        "the last dimension alone",
+    ),
+    "variance_of_another_tensor": (
+        lambda x, w: (
+            (x - _mean(x)) / torch.sqrt((x * 2).var(-1, unbiased=False, keepdim=True) + 1e-5) * w
+        ),
+        "what the variance is taken of",
+    ),
+    "half_statistics": (
+        lambda x, w: _normalised(x.bfloat16()) * w.bfloat16(),
+        "computed in torch.bfloat16",
+    ),
+    "half_mean": (
+        lambda x, w: (lambda h: _normalised(h) * w)(x - _mean(x.bfloat16())),
+        "",
+    ),
+    "statistics_of_two_dtypes": (
+        lambda x, w: (lambda h: (h - _mean(h)) / torch.sqrt(
+            h.double().var(-1, unbiased=False, keepdim=True).float() + 1e-5))(x) * w,
+        "",
+    ),
+    "function_over_two": (
+        lambda x, w: F.layer_norm(x, (4, 4)) * w,
+        "more than the last dimension",
+    ),
+    "function_with_wide_weight": (
+        lambda x, w: F.layer_norm(x.bfloat16(), (4,), w, w).float(),
+        "the input is torch.bfloat16, the weight is torch.float32",
+    ),
+    "mean_is_used": (
+        lambda x, w: (lambda m: (x - m) / torch.sqrt(
+            x.var(-1, unbiased=False, keepdim=True) + 1e-5) * w + m)(_mean(x)),
+        "is also used by",
+    ),
+    "variance_is_used": (
+        lambda x, w: (lambda v: (x - _mean(x)) / torch.sqrt(v + 1e-5) * w + v)(
+            x.var(-1, unbiased=False, keepdim=True)),
+        "is also used by",
+    ),
+    "root_is_used": (
+        lambda x, w: (lambda r: (x - _mean(x)) * r * w + r)(
+            torch.rsqrt(x.var(-1, unbiased=False, keepdim=True) + 1e-5)),
+        "is used 2 times",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LOOKALIKES)
+def test_lookalikes(compare: Any, case: str) -> None:
+    function, reason = LOOKALIKES[case]
+    report = compare(function, _x(4, 4), _x(4), inner="eager")
+    assert report.count("layer_norm") == (case == "half_mean"), report
+    found = [refusal for refusal in report.refusals if refusal.pattern == "layer_norm"]
+    assert not reason or any(reason in refusal.reason for refusal in found), report
+
+
+def test_variance_of_everything(compare: Any) -> None:
+    """The False in ``var(False)`` is no dimension."""
+
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        return (x - _mean(x)) / torch.sqrt(x.var(False) + 1e-5) * w
+
+    report = compare(f, _x(4, 4), _x(4))
+    assert report.counts() == {}
+    assert not any(refusal.pattern == "layer_norm" for refusal in report.refusals), report
+
+
+def test_float64_statistics_of_float32(compare: Any) -> None:
+    """The operator computes float32 in float32, which is not what the model asks for."""
+
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        return _normalised(x.double()).float() * w
+
+    report = compare(f, _x(4, 120), _x(120))
+    assert report.counts() == {"layer_norm": 1}, report
+    (call,) = [n for n in compare.graphs[0].graph.nodes if n.target is OPERATOR]
+    assert call.args[0].meta["example_value"].dtype == torch.float64
+
+
+def test_a_weight_that_is_none_stays_outside(compare: Any) -> None:
+    """Modulation by a batch of weights, and a sum with something that has rows."""
+
+    def f(x: Tensor, scale: Tensor, y: Tensor) -> Tensor:
+        return F.layer_norm(x, (120,)) * (1 + scale[:, None]) + _normalised(x) + y
+
+    inputs = _x(4, 17, 120), _x(4, 120), _x(4, 17, 120)
+    report = assert_compiled_as_good_as_eager(compare, f, f, inputs)
+    assert report.counts() == {"layer_norm": 2}, report
+
+
+def test_values_used_elsewhere(compare: Any) -> None:
+    """The norm is replaced up to the value that somebody else reads."""
+
+    def f(x: Tensor, w: Tensor, b: Tensor, wide: torch.dtype) -> tuple[Tensor, ...]:
+        h = x.to(wide)
+        y = _normalised(h)
+        return y * w + b, y.abs(), h.abs()
+
+    function, exact = (partial(f, wide=wide) for wide in (torch.float32, torch.float64))
+    for dtype in (torch.float32, torch.bfloat16):
+        compare.graphs.clear()
+        report = assert_compiled_as_good_as_eager(compare, function, exact, _inputs(dtype))
+        assert report.counts() == {"layer_norm": 1}, report
+
+
+WRITES: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "input": lambda x, c: x.add_(1),
+    "interior": lambda x, c: c.mul_(2),
+    "view": lambda x, c: x[1:].zero_(),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_written_inside(compare: Any, write: str) -> None:
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        with torch.no_grad():
+            x = x * 1.0
+            centred = x - _mean(x)
+            variance = _mean(centred**2)
+            WRITES[write](x, centred)
+            return centred / torch.sqrt(variance + 1e-5) * w + x
+
+    report = compare(f, _x(4, 8), _x(8), inner="eager")
+    assert report.count("layer_norm") == 0, report
+    assert any("writes in place" in refusal.reason for refusal in report.refusals), report
+
+
+def test_written_later(compare: Any) -> None:
+    """Eager keeps the float32 copy of x for backward; the operator would keep x."""
+
+    def f(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        x = x * 1.0
+        y = NORMS["fairseq"](x, w, b, torch.float32)
+        x.add_(1)
+        return y * x
+
+    report = compare(f, *_inputs(torch.bfloat16), inner="eager", tolerance=2e-2)
+    assert report.counts() == {}, report
+    assert "backward" in report.refusals[0].reason
