@@ -121,8 +121,8 @@ def traffic(operator: Operator, arguments: Arguments, backward: bool) -> int:
 
 def summary(measured: Sequence[Cell]) -> list[str]:
     return [
-        f"geometric mean against {baseline}: {mean_ratio(measured, baseline):.2f}x (goal: {goal:g}x)"
-        for baseline, goal in MEAN_GOALS.items()
+        f"geometric mean against {name}: {mean_ratio(measured, name):.2f}x (goal: {goal:g}x)"
+        for name, goal in MEAN_GOALS.items()
     ] + met(measured)
 
 
@@ -146,7 +146,7 @@ def notes(options: argparse.Namespace) -> str:
         "Medians of interleaved calls in one process. `x eager` and `x Induct.`: how many times as "
         "fast as eager PyTorch and as Inductor. `of roof`: the time PyTorch's `copy_` needs for "
         "the bytes that must move, in parts of the operator's; 100 % means nothing but traffic is "
-        "left, more that they were in a cache. `missed`: the goals of the case that are not reached."
+        "left, more that they were in a cache. `missed`: goals of the case that are not reached."
     )
 
 

@@ -28,7 +28,10 @@ def test_bfloat16_by_rows(name):
 
 def test_a_goal_is_met_when_it_is_reached():
     reached = {FP32: 6.0, BF16: 1.0, READ: 0.79}
-    assert judged(linear_goals("linear_int4", 1), reached) == {"6x fp32": True, "80% of read": False}
+    assert judged(linear_goals("linear_int4", 1), reached) == {
+        "6x fp32": True,
+        "80% of read": False,
+    }
     assert judged(linear_goals("linear_int4", 4), reached) == {}
     assert judged(linear_goals("linear_int4 dynamic", 64), reached) == {"1.5x fp32": True}
     assert judged(linear_goals("linear_int8", 1), reached | {FP32: 3.49}) == {"3.5x fp32": False}

@@ -153,7 +153,9 @@ APART: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], str]] = {
 def test_kept_apart(compare: Any, case: str) -> None:
     """The norm alone is replaced."""
     function, reason = APART[case]
-    report = compare(function, *_inputs(), inner="eager")
+    # A gradient that is cast may round to the next of its values.
+    tolerance = 0.01 if case == "half" else 1e-5
+    report = compare(function, *_inputs(), inner="eager", tolerance=tolerance)
     assert report.counts() == ({"rms_norm": 1} if case != "other_view" else {}), report
     reasons = [refusal.reason for refusal in report.refusals if refusal.pattern == "add_rms_norm"]
     assert not reason or any(reason in given for given in reasons), report
