@@ -77,6 +77,8 @@ def judged(goals: Mapping[str, float], reached: Mapping[str, float]) -> dict[str
 def _words(baseline: str, factor: float) -> str:
     if baseline in (READ, ROOF):
         return f"{factor:.0%} of {baseline}"
+    if baseline == PRODUCTS:
+        return f"{1 / factor:.2f}x the products"
     if baseline == MEMORY:
         return f"{1 / factor:.0%} of eager's memory"
     if baseline == CALL:

@@ -1,0 +1,48 @@
+"""More elements than 32 bits count."""
+
+import os
+
+import fusewheel
+import pytest
+import torch
+
+ROWS, SIZE = 2**16 + 1, 2**15
+# bfloat16, x and y.
+NEEDED = 2 * 2 * ROWS * SIZE
+
+
+def too_little_memory() -> bool:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 1.5 * NEEDED
+    except (AttributeError, ValueError, OSError):
+        return True
+
+
+def emulated() -> bool:
+    return any(b.facts.get("cuda") == "emulated" for b in fusewheel.backends())
+
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(too_little_memory(), reason=f"needs {1.5 * NEEDED / 2**30:.0f} GiB"),
+    pytest.mark.skipif(emulated(), reason="the emulator would take hours"),
+]
+
+
+def test_elementwise() -> None:
+    x = torch.zeros(ROWS * SIZE, dtype=torch.bfloat16)
+    assert x.numel() > 2**31
+    where = torch.tensor([0, 1, 2**31 - 1, 2**31, 2**31 + 1, x.numel() - 1])
+    x[where] = torch.arange(1.0, 7.0).bfloat16()
+    y = fusewheel.gelu(x)
+    assert torch.equal(y[where], fusewheel.gelu(x[where]))
+    assert torch.count_nonzero(y) == len(where)
+
+
+def test_rows() -> None:
+    x = torch.zeros(ROWS, SIZE, dtype=torch.bfloat16)
+    weight = torch.ones(SIZE, dtype=torch.bfloat16)
+    last = x[-2:].normal_()
+    y = fusewheel.rms_norm(x, weight)
+    assert torch.equal(y[-2:], fusewheel.rms_norm(last, weight))
+    assert not y[:-2].any()
