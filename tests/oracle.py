@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import fusewheel
 import torch
 from torch import Tensor
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def emulated() -> bool:
+    """Whether CUDA kernels run on the CPU."""
+    return any(backend.facts.get("cuda") == "emulated" for backend in fusewheel.backends())
 
 
 def tensors_of(result: Any) -> tuple[Tensor, ...]:

@@ -100,7 +100,8 @@ FUSEWHEEL_INLINE Half narrow(Vec<float> value, BFloat16) {
 }
 #else
 FUSEWHEEL_INLINE Half narrow(Vec<float> value, BFloat16) {
-  const Bits rounded = value == value ? rounding_bits(value) >> 16 : Bits{} + 0x7fc0;
+  const Bits nan = bit_cast<Bits>(value != value);  // all ones, which is a NaN as well
+  const Bits rounded = (rounding_bits(value) | nan) >> 16;
 #if defined(__AVX2__)
   const __m256i words = bit_cast<__m256i>(rounded);
   return bit_cast<Half>(_mm_packus_epi32(_mm256_castsi256_si128(words),

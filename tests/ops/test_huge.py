@@ -5,6 +5,7 @@ import os
 import fusewheel
 import pytest
 import torch
+from oracle import emulated
 
 ROWS, SIZE = 2**16 + 1, 2**15
 # bfloat16, x and y.
@@ -16,10 +17,6 @@ def too_little_memory() -> bool:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 1.5 * NEEDED
     except (AttributeError, ValueError, OSError):
         return True
-
-
-def emulated() -> bool:
-    return any(b.facts.get("cuda") == "emulated" for b in fusewheel.backends())
 
 
 pytestmark = [

@@ -6,16 +6,12 @@ import sys
 import fusewheel
 import pytest
 import torch
-from oracle import assert_as_good_as_eager
+from oracle import assert_as_good_as_eager, emulated
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional
 
 REDUCTIONS = ("none", "mean", "sum")
-
-
-def emulated() -> bool:
-    return any(b.facts.get("cuda") == "emulated" for b in fusewheel.backends())
 
 
 def data(rows: int, features: int, classes: int, dtype: torch.dtype = torch.float32):

@@ -8,7 +8,7 @@ import fusewheel
 import pytest
 import torch
 from fusewheel._operator import Make, Operator
-from oracle import assert_as_good_as_eager, tensors_of, to_dtype
+from oracle import assert_as_good_as_eager, emulated, tensors_of, to_dtype
 from torch import Tensor
 
 
@@ -20,11 +20,6 @@ def call(operator: Operator, function, arguments: tuple) -> tuple[Tensor, ...]:
 
 def fresh(arguments: tuple) -> tuple:
     return tuple(a.clone() if isinstance(a, Tensor) else a for a in arguments)
-
-
-def emulated() -> bool:
-    """Whether CUDA kernels run on the CPU."""
-    return any(backend.facts.get("cuda") == "emulated" for backend in fusewheel.backends())
 
 
 def test_the_installed_package_is_tested():
