@@ -100,8 +100,10 @@ def _check_devices(pattern: Pattern, match: Match) -> None:
     require(len(devices) == 1, "the inputs are on several devices")
     key = torch._C._dispatch_key_for_device(devices.pop().type)
     pattern.overload()  # refuses where the operator is not defined
-    # A composite fallback does not count: the inner compiler does better than that.
+    # A composite fallback does not count: the inner compiler does better than that. PyTorch's own
+    # composites (attention) choose kernels themselves.
+    keys = (key, "CompositeImplicitAutograd")
     require(
-        torch._C._dispatch_has_kernel_for_dispatch_key(pattern.operator, key),
+        any(torch._C._dispatch_has_kernel_for_dispatch_key(pattern.operator, k) for k in keys),
         f"{pattern.operator} has no kernel for {key}",
     )

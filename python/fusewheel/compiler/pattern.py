@@ -110,25 +110,27 @@ class Builder:
         self.key = "example_value" if "example_value" in origin.meta else "val"
         self.nodes: list[Node] = []
 
-    def call(self, target: Callable[..., Any], *args: Any) -> Node:
-        """Emit a call; arguments are nodes and constants."""
-        return self._emit(target, args)
+    def call(self, target: Callable[..., Any], *args: Any, **options: Any) -> Node:
+        """Emit a call; arguments are nodes and constants, options constants."""
+        return self._emit(target, args, options)
 
     def item(self, node: Node, index: int) -> Node:
         """Emit the selection of one output of a call."""
-        return self._emit(operator.getitem, (node, index))
+        return self._emit(operator.getitem, (node, index), {})
 
-    def _emit(self, target: Callable[..., Any], args: tuple[Any, ...]) -> Node:
+    def _emit(
+        self, target: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
+    ) -> Node:
         graph = self._context.graph
         with graph.inserting_before(self._before):
-            node = graph.call_function(target, args)
+            node = graph.call_function(target, args, options)
         self.nodes.append(node)
         for key in ("stack_trace", "nn_module_stack", "source_fn_stack", "custom"):
             if key in self._origin.meta:
                 node.meta[key] = self._origin.meta[key]
         values = [value_of(arg) if isinstance(arg, Node) else arg for arg in args]
         with self._context.active(self._origin):
-            node.meta[self.key] = target(*values)
+            node.meta[self.key] = target(*values, **options)
         return node
 
     def discard(self) -> None:

@@ -72,6 +72,16 @@ def _unsqueeze(node: Node, bound: dict[str, Any]) -> View | None:
     return None if dim is None else View(node, "unsqueeze", (bound["input"],), {"dim": dim})
 
 
+def _expand(node: Node, bound: dict[str, Any]) -> View:
+    return View(node, "expand", (bound["input"],))  # the sizes are those of its metadata
+
+
+def _attention(node: Node, bound: dict[str, Any]) -> View:
+    tensors = ("query", "key", "value", "attn_mask")
+    options = {name: value for name, value in bound.items() if name not in tensors}
+    return View(node, "attention", tuple(bound[name] for name in tensors), options)
+
+
 def _slice_view(
     node: Node, base: object, dim: object, start: object, stop: object, step: object = 1
 ) -> View | None:
@@ -289,6 +299,12 @@ spell("stack", "tensors dim", functions=(torch.stack, _aten.stack.default), defa
       build=_with_dim("stack"))
 spell("unsqueeze", "input dim", functions=(torch.unsqueeze, _aten.unsqueeze.default),
       methods="unsqueeze", build=_unsqueeze)
+spell("expand", "input size b c d e f g h", methods="expand", functions=(_aten.expand.default,),
+      defaults=dict.fromkeys("bcdefgh"), build=_expand)
+spell("attention", "query key value attn_mask dropout_p is_causal scale enable_gqa",
+      functions=(F.scaled_dot_product_attention, _aten.scaled_dot_product_attention.default),
+      defaults={"attn_mask": None, "dropout_p": 0.0, "is_causal": False, "scale": None,
+                "enable_gqa": False}, build=_attention)
 spell("slice", "input dim start length", functions=(torch.narrow, _aten.narrow.default),
       methods="narrow", build=_narrow)
 spell("slice", "input dim start end step", functions=(_aten.slice.Tensor,),

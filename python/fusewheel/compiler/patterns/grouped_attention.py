@@ -1,0 +1,82 @@
+"""Attention of grouped queries, whose keys and values a model repeats for each query head.
+
+PyTorch's attention takes them as they are: copies of the whole cache, in every layer and for every
+token, are not made.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import Node
+
+from ..canonical import operands, view
+from ..metadata import requires_grad, same_sizes, shape_of, tensor_of
+from ..pattern import Builder, Context, Match, Pattern, require
+
+
+def _repeated(node: object) -> tuple[Node, tuple[Node, ...]] | None:
+    """What is repeated, ``[B, H, S, D]`` to ``[B, H * G, S, D]``, and the nodes that do it."""
+    wide = (operands(node, "reshape") or (None,))[0]
+    narrow = (operands(wide, "expand") or (None,))[0]
+    found = view(narrow)
+    if found is None or found.op != "unsqueeze" or found.attrs["dim"] != 2:
+        return None
+    source = found.args[0]
+    before, between, after = map(shape_of, (source, wide, node))
+    if before is None or between is None or after is None or len(before) != 4 or len(after) != 4:
+        return None
+    batch, heads, length, size = before
+    if len(between) != 5 or not isinstance(groups := between[2], int):
+        return None
+    if not same_sizes(between, (batch, heads, groups, length, size)):
+        return None
+    if not same_sizes(after, (batch, heads * groups, length, size)):
+        return None
+    nodes = tuple(n for n in (node, wide, narrow) if isinstance(n, Node))
+    return (source, nodes) if isinstance(source, Node) else None
+
+
+def _match(context: Context, node: Node) -> Match | None:
+    found = view(node)
+    if found is None or found.attrs["enable_gqa"]:
+        return None
+    query, key, value, mask = found.args
+    keys, values = _repeated(key), _repeated(value)
+    if keys is None and values is None:
+        return None
+    if keys is None or values is None:
+        require(False, "keys and values are not repeated alike")
+        return None
+    require(
+        same_sizes((shape_of(keys[0]) or ())[:2], (shape_of(values[0]) or ())[:2]),
+        "keys and values are not repeated alike",
+    )
+    options = dict(found.attrs) | {"enable_gqa": True}
+    dropout, causal = options.pop("dropout_p"), options.pop("is_causal")
+
+    def build(builder: Builder) -> list[Node]:
+        attention = torch.nn.functional.scaled_dot_product_attention
+        tensors = (query, keys[0], values[0], mask)
+        return [builder.call(attention, *tensors, dropout, causal, **options)]
+
+    inputs = (query, keys[0], values[0], *(() if mask is None else (mask,)))
+    absorbed = frozenset({*keys[1], *values[1]})
+    return Match(inputs, (node,), frozenset(), build, absorbed)
+
+
+def _cost(match: Match) -> str | None:
+    tensor = tensor_of(match.inputs[0])
+    if tensor is None or tensor.device.type != "cpu":
+        return "only on a CPU does PyTorch's fastest attention take groups of queries in any dtype"
+    if any(map(requires_grad, (*match.inputs, *match.roots))):
+        return "PyTorch's attention of groups has no fast backward"
+    return None
+
+
+PATTERN = Pattern(
+    name="grouped_attention",
+    operator="aten::scaled_dot_product_attention",
+    anchors=frozenset({"attention"}),
+    match=_match,
+    cost=_cost,
+)
