@@ -9,6 +9,7 @@ import fusewheel
 import pytest
 import torch
 from benchmarks import operators
+from fusewheel.ops.cross_entropy import OPERATORS
 
 SIZE = 3 * 8 * 4
 
@@ -60,3 +61,16 @@ def test_the_chart_has_a_mean_over_the_sizes(options):
     assert first.startswith("float32, fwd, ") and second.startswith("float32, fwd+bwd, ")
     assert found[first]["silu_mul"]["against eager"] == pytest.approx(1.0)
     assert found[second]["silu_mul"]["against inductor"] == pytest.approx(4.0)
+
+
+def test_a_rival_gets_the_arguments_of_the_public_function(options, monkeypatch):
+    def benchmarks(make):
+        yield "3x8", (make(3, 8), torch.tensor([1, 2, 3]))
+
+    declared = next(o for o in OPERATORS if o.name == "cross_entropy")
+    small = dataclasses.replace(declared, benchmarks=benchmarks)
+    monkeypatch.setattr(fusewheel.ops, "operators", lambda: [small])
+    forward, both = operators.cells(options)
+    # The logits, three targets and the loss; backward reads these again and writes a gradient.
+    assert forward.roof == pytest.approx((SIZE + 24 + 4) * 1e-6)
+    assert both.roof == pytest.approx((3 * SIZE + 48 + 8) * 1e-6)

@@ -92,6 +92,10 @@ APART: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], str]] = {
         lambda q, k, v: F.scaled_dot_product_attention(q, repeat(k, 3), q),
         "keys and values are not repeated alike",
     ),
+    "one_query": (
+        lambda q, k, v: attention(q[:, :1], k, v),
+        "the query is broadcast over the heads",
+    ),
     "no_groups": (lambda q, k, v: F.scaled_dot_product_attention(q, q, q), ""),
 }
 

@@ -9,20 +9,6 @@ FORMS = ("none", "tanh")
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_sixteen_bit_value(form: str):
-    bits = torch.arange(-32768, 32768, dtype=torch.int32).to(torch.int16)
-    for dtype in (torch.bfloat16, torch.float16):
-        x = bits.view(dtype)
-        x = x[~(x.double().abs() > 1e38)]  # beyond, eager's error function overflows
-        assert_as_good_as_eager(
-            fusewheel.gelu(x, form),
-            torch.nn.functional.gelu(x, approximate=form),
-            torch.nn.functional.gelu(x.double(), approximate=form),
-            str(dtype),
-        )
-
-
-@pytest.mark.parametrize("form", FORMS)
 def test_many_random_values_and_their_slopes(form: str):
     for scale in (1e-3, 1.0, 5.0, 1e3):
         x = torch.randn(1_000_000) * scale

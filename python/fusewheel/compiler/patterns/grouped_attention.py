@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from ..canonical import operands, view
 from ..metadata import requires_grad, same_sizes, shape_of, tensor_of
-from ..pattern import Builder, Context, Match, Pattern, require
+from ..pattern import Builder, Context, Match, Pattern, Refuse, require
 
 
 def _repeated(node: object) -> tuple[Node, tuple[Node, ...]] | None:
@@ -45,12 +45,10 @@ def _match(context: Context, node: Node) -> Match | None:
     if keys is None and values is None:
         return None
     if keys is None or values is None:
-        require(False, "keys and values are not repeated alike")
-        return None
-    require(
-        same_sizes((shape_of(keys[0]) or ())[:2], (shape_of(values[0]) or ())[:2]),
-        "keys and values are not repeated alike",
-    )
+        raise Refuse("keys and values are not repeated alike")
+    heads = [(shape_of(tensor) or ())[:2] for tensor in (keys[0], values[0], query, key)]
+    require(same_sizes(*heads[:2]), "keys and values are not repeated alike")
+    require(same_sizes(*heads[2:]), "the query is broadcast over the heads")
     options = dict(found.attrs) | {"enable_gqa": True}
     dropout, causal = options.pop("dropout_p"), options.pop("is_causal")
 
