@@ -27,7 +27,8 @@ constexpr int kVectorBlocks = kBytes / (kInt4Block / 2);
 // significant digit first: what meets the low halves of the codes, what meets the high halves.
 struct DigitRow {
   int8_t* digits;
-  float* steps;  // a block each, zeros up to a whole vector of codes
+  float* steps;  // a block each, zeros up to a whole vector
+  float* sums;   // likewise: of the block's elements
   int planes;
 };
 
@@ -53,8 +54,9 @@ FUSEWHEEL_INLINE void clear_last(const DigitRow& row, int64_t blocks) {
     const int64_t vector = row.planes * 2 * kBytes;
     __builtin_memset(row.digits + (padded / kVectorBlocks - 1) * vector, 0, vector);
   }
-  for (int64_t block = blocks; block < padded; ++block) {
+  for (int64_t block = blocks; block < round_up(blocks, kLanes<float>); ++block) {
     row.steps[block] = 0;
+    row.sums[block] = 0;
   }
 }
 
@@ -75,8 +77,8 @@ FUSEWHEEL_INLINE int digits_for(const float* a, int64_t blocks, Dtype dtype) {
   return digits;
 }
 
-// Writes the digits of a row and the sum of every block.
-FUSEWHEEL_INLINE void to_digits(const float* a, int64_t blocks, const DigitRow& row, float* sums) {
+// Writes the digits of a row, the step and the sum of every block.
+FUSEWHEEL_INLINE void to_digits(const float* a, int64_t blocks, const DigitRow& row) {
   constexpr int lanes = kLanes<float>;
   constexpr int vectors = kInt4Block / lanes;
   clear_last(row, blocks);
@@ -91,7 +93,7 @@ FUSEWHEEL_INLINE void to_digits(const float* a, int64_t blocks, const DigitRow& 
       whole[i] = nearest(load(a + i * lanes) * rounding.inverse);
       total += whole[i];
     }
-    sums[block] = sum<float>(__builtin_convertvector(total, Vec<float>)) * rounding.step;
+    row.sums[block] = sum<float>(__builtin_convertvector(total, Vec<float>)) * rounding.step;
     for (int p = row.planes; p-- > 0;) {
       Integers digits[vectors];
       for (int i = 0; i < vectors; ++i) {
@@ -105,65 +107,84 @@ FUSEWHEEL_INLINE void to_digits(const float* a, int64_t blocks, const DigitRow& 
   }
 }
 
-// A row of a, and what `rows` rows of the weight multiply it with.
-struct DigitProduct {
+// Rows of the weight, side by side: codes, and a scale and a zero a block.
+template <typename S>
+struct CodeRows {
   const uint8_t* codes;
   int64_t stride;
-  const float* scaled;  // steps of a times scales of the weight, padded_blocks a row
-  const float* zeros;   // [rows, groups]
-  const float* sums;    // of the groups of a
+  const S* scales;
+  const S* zeros;
   int64_t blocks;
-  int64_t padded;
-  int64_t groups;
 };
 
-// out[r] = sum over blocks of scaled * (codes . digits) + sum over groups of zero * sum
-template <int rows, int planes>
-__attribute__((noinline)) void dot_digits(const DigitProduct& product, const int8_t* digits,
-                                          float* out) {
-  const uint8_t* codes = product.codes;
-  const int64_t stride = product.stride;
-  Vec<float> totals[rows] = {};
-  const auto step = [&](int64_t block, auto live) {
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; ++r) {
-      const uint8_t* from = codes + r * stride;
-      __builtin_prefetch(from + rows * stride);
-      const Bytes pair = load_bytes(from, live);
-      const Bytes low = low_half(pair);
-      const Bytes high = high_half(pair);
-      Shorts sums[planes];
+// One vector of codes times the digits of a.
+template <int planes>
+FUSEWHEEL_INLINE Vec<float> digit_products(Bytes pair, const int8_t* digits) {
+  const Bytes low = low_half(pair);
+  const Bytes high = high_half(pair);
+  Shorts sums[planes];
 #pragma GCC unroll 3
-      for (int p = 0; p < planes; ++p) {
-        sums[p] = multiply_pairs(low, load_bytes(digits + 2 * p * kBytes)) +
-                  multiply_pairs(high, load_bytes(digits + (2 * p + 1) * kBytes));
+  for (int p = 0; p < planes; ++p) {
+    sums[p] = multiply_pairs(low, load_bytes(digits + 2 * p * kBytes)) +
+              multiply_pairs(high, load_bytes(digits + (2 * p + 1) * kBytes));
+  }
+  Integers whole = add_pairs(sums[0], planes == 1 ? 1 : 256);
+  if constexpr (planes >= 2) {
+    whole += add_pairs(sums[1]);
+  }
+  if constexpr (planes == 3) {
+    whole = (whole << 8) + add_pairs(sums[2]);
+  }
+  return from_codes(whole);
+}
+
+// out[r] = sum over blocks of scale * step * (codes . digits) + zero * sum
+template <int rows, int planes, typename S>
+__attribute__((noinline)) void dot_digits(const CodeRows<S>& weight, const DigitRow& a,
+                                          float* out) {
+  constexpr int lanes = kLanes<float>;
+  Vec<float> totals[rows] = {};
+  // As many blocks as there are lanes: one vector of scales serves four of codes.
+  const auto chunk = [&](int64_t block, auto live) {
+    const Vec<float> steps = load(a.steps + block);
+    const Vec<float> sums = load(a.sums + block);
+    const int8_t* digits = a.digits + block / kVectorBlocks * (2 * planes * kBytes);
+    const uint8_t* codes = weight.codes + block * (kInt4Block / 2);
+    const S* scales = weight.scales + block;
+    const S* zeros = weight.zeros + block;
+    for (int r = 0; r < rows; ++r) {
+      // The next rows: no line twice, and never many at once, or all wait for one another.
+      prefetch(codes + rows * weight.stride, 0, lanes * (kInt4Block / 2));
+      const int64_t ahead = rows * (weight.blocks + block) + r * lanes;
+      if (r * lanes * sizeof(S) % 64 == 0) {
+        __builtin_prefetch(weight.scales + ahead);
+        __builtin_prefetch(weight.zeros + ahead);
       }
-      Integers whole = add_pairs(sums[0], planes == 1 ? 1 : 256);
-      if constexpr (planes >= 2) {
-        whole += add_pairs(sums[1]);
+      const Vec<float> scaled = load(scales, live) * steps;
+      Vec<float> total = totals[r] + load(zeros, live) * sums;
+#pragma GCC unroll 4
+      for (int v = 0; v < 4; ++v) {
+        const int64_t left = live - v * kVectorBlocks;
+        if (left > 0) {
+          const Bytes pair = load_bytes(codes + v * kBytes, left * (kInt4Block / 2));
+          total += digit_products<planes>(pair, digits + v * (2 * planes * kBytes)) *
+                   repeat_by_four(scaled, v);
+        }
       }
-      if constexpr (planes == 3) {
-        whole = (whole << 8) + add_pairs(sums[2]);
-      }
-      totals[r] += from_codes(whole) * repeat_by_four(product.scaled + r * product.padded + block);
+      totals[r] = total;
+      codes += weight.stride;
+      scales += weight.blocks;
+      zeros += weight.blocks;
     }
-    codes += kBytes;
-    digits += 2 * planes * kBytes;
   };
   int64_t block = 0;
-  for (; block + kVectorBlocks <= product.blocks; block += kVectorBlocks) {
-    step(block, kBytes);
+  for (; block + lanes <= weight.blocks; block += lanes) {
+    chunk(block, Constant<lanes>{});
   }
-  if (block < product.blocks) {
-    step(block, (product.blocks - block) * (kInt4Block / 2));
+  if (block < weight.blocks) {
+    chunk(block, weight.blocks - block);
   }
-  for_each_vector<float>(product.groups, [&](int64_t g, int64_t live) {
-    const Vec<float> sums = load(product.sums + g, live);
-    for (int r = 0; r < rows; ++r) {
-      totals[r] += load(product.zeros + r * product.groups + g, live) * sums;
-    }
-  });
-  if constexpr (rows == kLanes<float>) {
+  if constexpr (rows == lanes) {
     store(out, sums_of<float>(totals));
   } else {
     for (int r = 0; r < rows; ++r) {
@@ -172,44 +193,50 @@ __attribute__((noinline)) void dot_digits(const DigitProduct& product, const int
   }
 }
 
-// A row of the weight's scales, by blocks and times the steps of a.
-FUSEWHEEL_INLINE void scale_steps(const float* scales, const float* steps, int64_t blocks,
-                                  int64_t group_blocks, float* to) {
-  if (group_blocks == 1) {
-    for_each_vector<float>(blocks, [&](int64_t i, int64_t live) {
-      store(to + i, load(scales + i, live) * load(steps + i, live));  // `to` is padded
-    });
-    return;
+template <int rows, typename S>
+FUSEWHEEL_INLINE void dot_digits(const CodeRows<S>& weight, const DigitRow& a, float* out) {
+  switch (a.planes) {
+    case 1: return dot_digits<rows, 1>(weight, a, out);
+    case 2: return dot_digits<rows, 2>(weight, a, out);
+    default: return dot_digits<rows, 3>(weight, a, out);
   }
-  for (int64_t i = 0; i < blocks; i += group_blocks, ++scales) {
-    for (int64_t j = i; j < i + group_blocks; ++j) {
-      to[j] = *scales * steps[j];
+}
+
+// Numbers of groups as numbers of blocks.
+FUSEWHEEL_INLINE void spread_groups(Dtype dtype, const void* from, int64_t begin, int64_t groups,
+                                    int64_t group_blocks, float* to) {
+  for (int64_t g = 0; g < groups; ++g) {
+    float number = 0;
+    widen_all(dtype, from, begin + g, 1, &number);
+    for (int64_t i = 0; i < group_blocks; ++i) {
+      *to++ = number;
     }
   }
 }
 
-// `rows` rows of the weight from `begin`; `scaled` is scratch memory.
+// `rows` rows of the weight from `begin`. `scales` and `zeros` are scratch memory for groups of
+// several blocks.
 template <int rows>
-FUSEWHEEL_INLINE void dot_digits(const LinearWeight& weight, int64_t begin, const DigitRow& row,
-                                 const float* scales, const float* zeros, const float* sums,
-                                 float* scaled, float* out) {
+FUSEWHEEL_INLINE void dot_digits(const LinearWeight& weight, int64_t begin, const DigitRow& a,
+                                 float* scales, float* zeros, float* out) {
+  const uint8_t* codes = static_cast<const uint8_t*>(weight.data) + begin * weight.stride;
   const int64_t blocks = weight.columns / kInt4Block;
-  const int64_t padded = padded_blocks(weight);
-  for (int r = 0; r < rows; ++r) {
-    float* to = scaled + r * padded;
-    scale_steps(scales + r * weight.groups, row.steps, blocks, weight.group_size / kInt4Block, to);
-    for (int64_t i = blocks; i < round_up(blocks, kVectorBlocks); ++i) {
-      to[i] = 0;
-    }
+  const int64_t first = begin * weight.groups;
+  if (blocks == weight.groups) {
+    return for_dtype(weight.scale_dtype, [&](auto zero) {
+      using S = decltype(zero);
+      if constexpr (sizeof(Accumulate<S>) == sizeof(float)) {
+        dot_digits<rows, S>({codes, weight.stride, static_cast<const S*>(weight.scales) + first,
+                             static_cast<const S*>(weight.zeros) + first, blocks},
+                            a, out);
+      }
+    });
   }
-  const DigitProduct product{
-      static_cast<const uint8_t*>(weight.data) + begin * weight.stride, weight.stride, scaled,
-      zeros, sums, blocks, padded, weight.groups};
-  switch (row.planes) {
-    case 1: return dot_digits<rows, 1>(product, row.digits, out);
-    case 2: return dot_digits<rows, 2>(product, row.digits, out);
-    default: return dot_digits<rows, 3>(product, row.digits, out);
-  }
+  const int64_t group_blocks = weight.group_size / kInt4Block;
+  spread_groups(weight.scale_dtype, weight.scales, first, rows * weight.groups, group_blocks,
+                scales);
+  spread_groups(weight.scale_dtype, weight.zeros, first, rows * weight.groups, group_blocks, zeros);
+  dot_digits<rows, float>({codes, weight.stride, scales, zeros, blocks}, a, out);
 }
 
 #endif  // __AVX2__

@@ -202,25 +202,6 @@ void integer_block(const MatmulArgs& args, int64_t row, int64_t rows, int64_t co
   }
 }
 
-// A row of a as codes: step = max |a| / 127 of every block.
-FUSEWHEEL_INLINE void round_codes(const float* a, int64_t blocks, int8_t* codes, float* steps,
-                                  float* sums) {
-  constexpr int lanes = kLanes<float>;
-  constexpr int vectors = kInt4Block / lanes;
-  for (int64_t block = 0; block < blocks; ++block, a += kInt4Block, codes += kInt4Block) {
-    const Rounding rounding = round_block(measure_block(a), 127);
-    steps[block] = rounding.step;
-    Integers whole[vectors];
-    Integers total = {};
-    for (int i = 0; i < vectors; ++i) {
-      whole[i] = nearest(load(a + i * lanes) * rounding.inverse);
-      total += whole[i];
-    }
-    store_bytes(codes, whole);
-    sums[block] = sum<float>(__builtin_convertvector(total, Vec<float>)) * rounding.step;
-  }
-}
-
 #endif  // __AVX2__
 
 }  // namespace fusewheel::FUSEWHEEL_ISA

@@ -112,34 +112,6 @@ void integer_units(const MatmulArgs& args, int64_t begin, int64_t end, void* scr
 }
 #endif
 
-template <typename A>
-void widen_as(const WidenArgs& args, int64_t begin, int64_t end) {
-  A* to = static_cast<A*>(args.to);
-  if (!args.transposed) {
-    for (int64_t row = begin; row < end; ++row) {
-      widen_all(args.dtype, args.from, row * args.stride, args.columns, to + row * args.columns);
-    }
-    return;
-  }
-  // Columns [begin, end), in squares, so that both sides use whole cache lines.
-  constexpr int64_t side = 16;
-  A square[side][side];
-  for (int64_t column = begin; column < end; column += side) {
-    const int64_t width = end - column < side ? end - column : side;
-    for (int64_t row = 0; row < args.rows; row += side) {
-      const int64_t height = args.rows - row < side ? args.rows - row : side;
-      for (int64_t i = 0; i < height; ++i) {
-        widen_all(args.dtype, args.from, (row + i) * args.stride + column, width, square[i]);
-      }
-      for (int64_t j = 0; j < width; ++j) {
-        for (int64_t i = 0; i < height; ++i) {
-          to[(column + j) * args.rows + row + i] = square[i][j];
-        }
-      }
-    }
-  }
-}
-
 }  // namespace
 
 MatmulPlan matmul_plan(const MatmulArgs& args) {
@@ -183,71 +155,12 @@ void matmul_tasks(const MatmulArgs& args, int64_t begin, int64_t end, void* scra
            });
 }
 
-void widen_rows(const WidenArgs& args, int64_t begin, int64_t end) {
-  if (args.wide) {
-    widen_as<double>(args, begin, end);
-  } else {
-    widen_as<float>(args, begin, end);
-  }
-}
-
-void round_rows(const RoundArgs& args, int64_t begin, int64_t end) {
-  for (int64_t row = begin; row < end; ++row) {
-    for (int64_t k = 0; k < args.columns; k += args.group_size) {
-      const float* from = args.from + row * args.stride + k;
-      float* to = args.to + row * args.columns + k;
-      const int64_t size = args.group_size;
-      Vec<float> largest = {};
-      for_each_vector<float>(size, [&](int64_t i, int64_t live) {
-        const Vec<float> value = load(from + i, live);
-        const Vec<float> magnitude = value < 0 ? -value : value;
-        largest = magnitude > largest ? magnitude : largest;
-      });
-      float amax = 0;
-      for (int lane = 0; lane < kLanes<float>; ++lane) {
-        amax = largest[lane] > amax ? largest[lane] : amax;
-      }
-      // A group of zeros, or of numbers so small that they vanish beside any weight.
-      const float inverse = 127 / amax > 3.4028235e38f ? 0 : 127 / amax;
-      const float step = amax / 127;
-      for_each_vector<float>(size, [&](int64_t i, int64_t live) {
-        // Not by adding a large number: fused with the product, that would round other ties.
-        Vec<float> code = load(from + i, live) * inverse;
-        for (int lane = 0; lane < kLanes<float>; ++lane) {
-          code[lane] = __builtin_nearbyintf(code[lane]);
-        }
-        store(to + i, code * step, live);
-      });
-    }
-  }
-}
-
-#if defined(__AVX2__)
-
-bool has_integer_products() { return true; }
-
-void code_rows(const CodeArgs& args, int64_t begin, int64_t end) {
-  for (int64_t row = begin; row < end; ++row) {
-    const int64_t block = row * args.blocks;
-    round_codes(args.from + row * args.stride, args.blocks, args.codes + block * kInt4Block,
-                args.steps + block, args.sums + block);
-  }
-}
-
-#else
-
-bool has_integer_products() { return false; }
-
-void code_rows(const CodeArgs&, int64_t, int64_t) {}
-
-#endif
-
 }  // namespace fusewheel::FUSEWHEEL_ISA
 
 #if FUSEWHEEL_GLUE
 
+#include <algorithm>
 #include <memory>
-#include <type_traits>
 
 #include "../parallel.h"
 
@@ -271,63 +184,6 @@ void* thread_scratch(int64_t bytes) {
 
 bool is_wide(const Tensor& y) { return y.scalar_type() == ScalarType::Double; }
 
-// Rows in the accumulation type: themselves where they are, a copy otherwise.
-Rows widen(const Rows& rows, bool wide, bool transposed = false,
-           const std::optional<Tensor>& memory = std::nullopt) {
-  const ScalarType type = wide ? ScalarType::Double : ScalarType::Float;
-  if (!transposed && rows.tensor.scalar_type() == type) {
-    return rows;
-  }
-  const int64_t sizes[] = {transposed ? rows.size : rows.count,
-                           transposed ? rows.count : rows.size};
-  const Tensor to = memory ? *memory : empty_contiguous({sizes, 2}, type, rows.tensor);
-  const WidenArgs args{rows.tensor.const_data_ptr(), dtype_of(rows.tensor), rows.stride, rows.size,
-                       transposed, rows.count, to.mutable_data_ptr(), wide};
-  const auto all = FUSEWHEEL_SELECT(widen_rows);
-  parallel_for(sizes[0], kGrain / std::max<int64_t>(sizes[1], 1) + 1,
-               [&](int64_t begin, int64_t end) { all(args, begin, end); });
-  return {to, sizes[0], sizes[1], sizes[1]};
-}
-
-Rows round(const Rows& rows, int64_t group_size) {
-  const int64_t sizes[] = {rows.count, rows.size};
-  Tensor to = empty_contiguous({sizes, 2}, ScalarType::Float, rows.tensor);
-  const RoundArgs args{static_cast<const float*>(rows.tensor.const_data_ptr()), rows.stride,
-                       rows.size, group_size, static_cast<float*>(to.mutable_data_ptr())};
-  const auto all = FUSEWHEEL_SELECT(round_rows);
-  parallel_for(rows.count, kGrain / std::max<int64_t>(rows.size, 1) + 1,
-               [&](int64_t begin, int64_t end) { all(args, begin, end); });
-  return {to, rows.count, rows.size, rows.size};
-}
-
-// Rounded rows and the memory that holds them.
-struct Coded {
-  Tensor codes;
-  Tensor steps;
-  Tensor sums;
-  RoundedRows rows;
-
-  explicit Coded(const Rows& from)
-      : codes(empty(from, ScalarType::Char, 1)),
-        steps(empty(from, ScalarType::Float, kInt4Block)),
-        sums(empty(from, ScalarType::Float, kInt4Block)) {
-    int8_t* to = static_cast<int8_t*>(codes.mutable_data_ptr());
-    float* step = static_cast<float*>(steps.mutable_data_ptr());
-    float* sum = static_cast<float*>(sums.mutable_data_ptr());
-    rows = {to, step, sum, from.size / kInt4Block};
-    const CodeArgs args{static_cast<const float*>(from.tensor.const_data_ptr()), from.stride,
-                        rows.blocks, to, step, sum};
-    const auto all = FUSEWHEEL_SELECT(code_rows);
-    parallel_for(from.count, kGrain / std::max<int64_t>(from.size, 1) + 1,
-                 [&](int64_t begin, int64_t end) { all(args, begin, end); });
-  }
-
-  static Tensor empty(const Rows& from, ScalarType type, int64_t block) {
-    const int64_t sizes[] = {from.count, from.size / block};
-    return empty_contiguous({sizes, 2}, type, from.tensor);
-  }
-};
-
 void run(MatmulArgs args) {
   if (args.m == 0 || args.n == 0) {
     return;
@@ -350,7 +206,7 @@ void matmul(const Rows& x, const LinearWeight& weight, const std::optional<Tenso
   const bool integers = rounds && weight.kind == WeightKind::kInt4 && weight.columns > 0 &&
                         FUSEWHEEL_SELECT(has_integer_products)();
   if (rounds && !integers) {
-    a = round(a, group_size);
+    a = round_to_int8(a, group_size);
   }
   std::optional<Rows> offset;
   if (bias.has_value()) {

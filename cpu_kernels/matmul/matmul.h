@@ -2,6 +2,7 @@
 // stored, in any precision, and widened on the way to the registers; sums are float32 (float64 where
 // y is). Nothing derived from a weight outlives a call, so nothing can go stale.
 //
+//   the rows of a, widened or rounded                           activations.h
 //   one row of a    the weight streams past it                  one_row.h: streams.h, digits.h
 //   few             dot products along the rows of the weight   rows.h
 //   many            packed panels and a register tile           panel.h, tile.h
@@ -10,17 +11,9 @@
 
 #include <fusewheel/linear.h>
 
-#include "../isa.h"
+#include "activations.h"
 
 namespace fusewheel {
-
-// Rows of activations in steps of their blocks of kInt4Block elements.
-struct RoundedRows {
-  const int8_t* codes;  // [m, k]
-  const float* steps;   // [m, blocks]
-  const float* sums;    // likewise: of the rounded activations
-  int64_t blocks;
-};
 
 struct MatmulArgs {
   const void* a;  // [m, k] in the accumulation type
@@ -44,47 +37,10 @@ struct MatmulPlan {
   int64_t scratch_bytes;
 };
 
-// Rows of a matrix in any floating dtype, as those of the accumulation type.
-struct WidenArgs {
-  const void* from;
-  Dtype dtype;
-  int64_t stride;
-  int64_t columns;
-  bool transposed;  // `to` is [columns, rows] then
-  int64_t rows;
-  void* to;
-  bool wide;  // float64
-};
-
-// Rows of float32 rounded to 255 steps per group: step = max |a| / 127.
-struct RoundArgs {
-  const float* from;
-  int64_t stride;
-  int64_t columns;
-  int64_t group_size;
-  float* to;  // contiguous
-};
-
-// Likewise by blocks of kInt4Block, as integers.
-struct CodeArgs {
-  const float* from;
-  int64_t stride;
-  int64_t blocks;  // of a row
-  int8_t* codes;
-  float* steps;
-  float* sums;
-};
-
 }  // namespace fusewheel
 
 FUSEWHEEL_DECLARE(MatmulPlan matmul_plan(const MatmulArgs&));
 FUSEWHEEL_DECLARE(void matmul_tasks(const MatmulArgs&, int64_t begin, int64_t end, void* scratch));
-FUSEWHEEL_DECLARE(void widen_rows(const WidenArgs&, int64_t begin, int64_t end));
-FUSEWHEEL_DECLARE(void round_rows(const RoundArgs&, int64_t begin, int64_t end));
-// Whether this level multiplies integers; where not, rounded activations stay floats.
-FUSEWHEEL_DECLARE(bool has_integer_products());
-FUSEWHEEL_DECLARE(void code_rows(const CodeArgs&, int64_t begin, int64_t end));
-
 #if FUSEWHEEL_GLUE
 
 namespace fusewheel {

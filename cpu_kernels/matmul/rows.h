@@ -149,7 +149,7 @@ constexpr int64_t kDecoded = kDotColumns * kFewDepth;
 
 FUSEWHEEL_INLINE int64_t few_scratch(const MatmulArgs& args) {
   OneRow one = {};
-  return kLaneSums + kDecoded + one_row_scratch(args.weight, kUnit, nullptr, one);
+  return kLaneSums + kDecoded + one_row_scratch(args.weight, nullptr, one);
 }
 
 // Columns [begin, end) of y, a unit at a time; finish(sums, column, columns) rounds and stores.
@@ -159,7 +159,7 @@ FUSEWHEEL_INLINE void few_rows(const MatmulArgs& args, int64_t begin, int64_t en
   LaneSums* lane_sums = reinterpret_cast<LaneSums*>(memory);
   float* decoded = memory + kLaneSums;
   OneRow one_row_memory = {};
-  one_row_scratch(args.weight, kUnit, decoded + kDecoded, one_row_memory);
+  one_row_scratch(args.weight, decoded + kDecoded, one_row_memory);
   const bool one = args.m == 1 && prepare_one_row(args, one_row_memory);
   for (int64_t column = begin; column < end; column += kUnit) {
     const int64_t columns = end - column < kUnit ? end - column : kUnit;

@@ -8,9 +8,12 @@ namespace fusewheel::FUSEWHEEL_ISA {
 // Rows of the weight read side by side. Each asks the cache for its line of the next such rows: the
 // hardware's own prefetching stops at a page's end, which is where rows tend to end too.
 constexpr int kStreams = 8;
-// Numbers between two such requests: a cache line of them, or the smallest group of codes.
-template <typename W>
-constexpr int64_t kStreamStep = sizeof(W) == 1 ? 32 : 64 / static_cast<int64_t>(sizeof(W));
+
+template <int number>
+struct Constant {
+  static constexpr int value = number;
+  constexpr operator int64_t() const { return number; }
+};
 
 FUSEWHEEL_INLINE Vec<float> load_number(const int8_t* from) { return from_codes(load_codes(from)); }
 template <typename W>
@@ -23,43 +26,65 @@ FUSEWHEEL_INLINE float to_number(W number) {
   return load(&number, 1)[0];
 }
 
+// Numbers in a cache line.
+template <typename W>
+constexpr int64_t kLineNumbers = 64 / static_cast<int64_t>(sizeof(W));
+
+// What is left of a group after its whole steps, for `rows` rows.
+template <int rows, typename W>
+FUSEWHEEL_INLINE void dot_rest(const W* w, int64_t stride, const float* a, int64_t count,
+                               Vec<float>* sums, float* rest, const float* scales,
+                               int64_t groups) {
+  constexpr int lanes = kLanes<float>;
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r) {
+    const W* from = w + r * stride;
+    int64_t i = 0;
+    for (; i + lanes <= count; i += lanes) {
+      sums[r] += load_number(from + i) * load(a + i);
+    }
+    float tail = 0;
+    for (; i < count; ++i) {
+      tail += to_number(from[i]) * a[i];
+    }
+    rest[r] += tail * (scales == nullptr ? 1.0f : scales[r * groups]);
+  }
+}
+
 // out[r] = sum over groups of scale * (a . w[r]) for `rows` neighbouring rows of numbers or 8-bit
 // codes, `size` of them a group. Without scales there is one group.
-template <int rows, typename W>
+template <int rows, int64_t step, typename W>
 __attribute__((noinline)) void dot_streams(const W* w, int64_t stride, const float* a,
                                            const float* scales, int64_t groups, int64_t size,
                                            float* out) {
   constexpr int lanes = kLanes<float>;
-  constexpr int64_t step = kStreamStep<W>;
+  constexpr bool whole_lines = step == kLineNumbers<W>;
   Vec<float> totals[rows] = {};
   float rest[rows] = {};
   for (int64_t g = 0; g < groups; ++g, w += size, a += size) {
     Vec<float> sums[rows] = {};
     int64_t k = 0;
     for (; k + step <= size; k += step) {
+      const bool asks = whole_lines || g % 2 == 0;  // for no line twice
 #pragma GCC unroll 8
       for (int r = 0; r < rows; ++r) {
         const W* from = w + r * stride + k;
-        __builtin_prefetch(from + rows * stride);
+        if (asks) {
+          __builtin_prefetch(from + rows * stride);
+        }
 #pragma GCC unroll 8
         for (int64_t i = 0; i < step; i += lanes) {
           sums[r] += load_number(from + i) * load(a + k + i);
         }
       }
     }
+    if (k < size) {
+      dot_rest<rows>(w + k, stride, a + k, size - k, sums, rest,
+                     scales == nullptr ? nullptr : scales + g, groups);
+    }
+#pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
-      const W* from = w + r * stride;
-      int64_t i = k;
-      for (; i + lanes <= size; i += lanes) {
-        sums[r] += load_number(from + i) * load(a + i);
-      }
-      float tail = 0;
-      for (; i < size; ++i) {
-        tail += to_number(from[i]) * a[i];
-      }
-      const float scale = scales == nullptr ? 1.0f : scales[r * groups + g];
-      rest[r] += tail * scale;
-      totals[r] += sums[r] * splat(scale);
+      totals[r] += scales == nullptr ? sums[r] : sums[r] * splat(scales[r * groups + g]);
     }
   }
   for (int r = 0; r < rows; ++r) {
@@ -67,21 +92,28 @@ __attribute__((noinline)) void dot_streams(const W* w, int64_t stride, const flo
   }
 }
 
-// Rows [begin, begin + count) of the weight times `a`; `scales` are those of these rows.
-template <typename W>
-FUSEWHEEL_INLINE void stream_rows(const LinearWeight& weight, int64_t begin, int64_t count,
-                                  const float* a, const float* scales, int64_t groups, float* out) {
+// `rows` rows of the weight from `begin`, times `a`; `scales` are those of these rows.
+template <int rows, typename W>
+FUSEWHEEL_INLINE void stream_rows(const LinearWeight& weight, int64_t begin, const float* a,
+                                  const float* scales, int64_t groups, float* out) {
   const W* w = static_cast<const W*>(weight.data) + begin * weight.stride;
   const int64_t size = groups == 1 ? weight.columns : weight.group_size;
+  constexpr int64_t line = kLineNumbers<W>;
+  if (sizeof(W) == 1 && size == line / 2) {
+    return dot_streams<rows, line / 2>(w, weight.stride, a, scales, groups, size, out);
+  }
+  dot_streams<rows, line>(w, weight.stride, a, scales, groups, size, out);
+}
+
+// Calls rows(how many together, first row) for all of `count` rows.
+template <typename Rows>
+FUSEWHEEL_INLINE void by_streams(int64_t count, Rows rows) {
   int64_t row = 0;
   for (; row + kStreams <= count; row += kStreams) {
-    dot_streams<kStreams>(w + row * weight.stride, weight.stride, a, scales, groups, size,
-                          out + row);
-    scales += scales == nullptr ? 0 : kStreams * groups;
+    rows(Constant<kStreams>{}, row);
   }
   for (; row < count; ++row) {
-    dot_streams<1>(w + row * weight.stride, weight.stride, a, scales, groups, size, out + row);
-    scales += scales == nullptr ? 0 : groups;
+    rows(Constant<1>{}, row);
   }
 }
 

@@ -109,19 +109,14 @@ FUSEWHEEL_INLINE Bytes repeat_four(const int8_t* from) {
   return bit_cast<Bytes>(four - Integers{});
 }
 
-// Each of kBytes / 16 numbers in four neighbouring lanes.
-FUSEWHEEL_INLINE Vec<float> repeat_by_four(const float* from) {
-#if defined(__AVX512F__)
-  const __m512i lanes = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-  return bit_cast<Vec<float>>(
-      _mm512_permutevar_ps(_mm512_broadcast_f32x4(_mm_loadu_ps(from)), lanes));
-#else
-  double two;
-  __builtin_memcpy(&two, from, sizeof(two));
-  const __m256i lanes = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
-  return bit_cast<Vec<float>>(
-      _mm256_permutevar_ps(_mm256_castpd_ps(_mm256_set1_pd(two)), lanes));
-#endif
+// Of the numbers of a vector, those of its quarter `v`, each in four neighbouring lanes.
+FUSEWHEEL_INLINE Vec<float> repeat_by_four(Vec<float> from, int v) {
+  constexpr int lanes = kLanes<float>;
+  Integers lane;
+  for (int i = 0; i < lanes; ++i) {
+    lane[i] = v * (lanes / 4) + i / 4;
+  }
+  return __builtin_shuffle(from, lane);
 }
 
 }  // namespace fusewheel::FUSEWHEEL_ISA

@@ -191,12 +191,43 @@ FUSEWHEEL_INLINE void store(double* to, Vec<double> value) {
   __builtin_memcpy(to, &value, sizeof(value));
 }
 
+#if defined(__AVX512F__)
+FUSEWHEEL_INLINE Half load_half(const void* from, int64_t count) {
+  const __mmask16 live = static_cast<__mmask16>((1u << count) - 1);
+  return bit_cast<Half>(_mm256_maskz_loadu_epi16(live, from));
+}
+#elif defined(__AVX2__)
+// Two words, of which the second is read so that it ends with the last number.
+FUSEWHEEL_INLINE Half load_half(const void* from, int64_t count) {
+  const char* bytes = static_cast<const char*>(from);
+  unsigned long long words[2] = {};
+  if (count >= 4) {
+    __builtin_memcpy(&words[0], bytes, 8);
+    __builtin_memcpy(&words[1], bytes + 2 * count - 8, 8);
+    words[1] = words[1] >> 8 * (8 - count) >> 8 * (8 - count);
+  } else {
+    for (int64_t i = count; i-- > 0;) {
+      uint16_t number;
+      __builtin_memcpy(&number, bytes + 2 * i, 2);
+      words[0] = words[0] << 16 | number;
+    }
+  }
+  return bit_cast<Half>(_mm_set_epi64x(static_cast<long long>(words[1]),
+                                       static_cast<long long>(words[0])));
+}
+#endif
+
 // The first `count` lanes; the others read as zero and are not written.
 template <typename T>
 FUSEWHEEL_INLINE Vec<Accumulate<T>> load(const T* from, int64_t count) {
   if (count == kLanes<Accumulate<T>>) {
     return load(from);
   }
+#if defined(__AVX2__)
+  if constexpr (sizeof(T) == 2) {
+    return widen(load_half(from, count), T{});
+  }
+#endif
   T lanes[kLanes<Accumulate<T>>];
   for (int i = 0; i < kLanes<Accumulate<T>>; ++i) {
     lanes[i] = i < count ? from[i] : T{};

@@ -58,6 +58,15 @@ def test_disturbed_timings_are_noted():
     assert "UNSTEADY" in render.notes(example_report(result))
 
 
+def test_a_phase_timed_once_is_noted():
+    slow = example("eager")
+    slow.phases["train"].once = True
+    assert "Timed once, because it takes more than 30 s: fp32 eager train." in render.notes(
+        example_report(slow, example("fusewheel"))
+    )
+    assert "Timed once" not in render.notes(example_report(example("eager")))
+
+
 def test_json_schema():
     report = dataclasses.replace(complete(), left_out=["bf16"])
     figures = json.loads(json.dumps(report.to_json()))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import json
 
 import pytest
 from demo.examples import MISSING_BACKEND, PROMPT_TOKENS
 from fusewheel.demo import cli
+from fusewheel.demo.measure import measure
+from fusewheel.demo.progress import Progress
 
 
 def results(tiny_run, dtype="fp32"):
@@ -57,6 +61,16 @@ def test_adapters_start_from_the_model_and_learn(tiny_run, tiny_settings):
     assert len(losses) == tiny_settings.train_repeats + 1
     assert losses[0] == pytest.approx(results(tiny_run)["eager"].losses[0], rel=1e-4)
     assert losses[-1] < losses[0]
+
+
+def test_a_long_phase_is_timed_once(tiny_settings, tiny_bundle):
+    folder, _ = tiny_bundle
+    settings = dataclasses.replace(tiny_settings, modes=("eager",), dtypes=("fp32",), long_s=0.0)
+    found = measure(settings, folder, Progress(io.StringIO())).results[0]
+    assert found.error is None
+    counts = {phase: len(result.seconds) for phase, result in found.phases.items()}
+    assert counts == {"prefill": 1, "decode": 1, "train": 1}
+    assert all(result.once for result in found.phases.values())
 
 
 def test_training_changes_the_loss(tiny_run, tiny_settings):

@@ -78,12 +78,9 @@ class LlamaSession:
             self._tokens = [token["id"] for token in choice["logprobs"]["content"]]
         return self.run(phase) | {"graphs": 0, "graph_breaks": 0, "replacements": {}}
 
-    def memory(self, phases: Sequence[str]) -> dict[str, Any]:
+    def memory(self, phases: Sequence[str], long_s: float) -> dict[str, Any]:
         """Run the phases and report the peak resident memory meanwhile."""
-        steady = memory.reset_peak()
-        for phase in phases:
-            self.run(phase)
-        return {"peak_bytes": memory.peak_bytes(), "steady": steady}
+        return memory.of_phases(self.run, phases, long_s)
 
     def run(self, phase: str) -> dict[str, Any]:
         """Run a phase once: its seconds and its tokens."""

@@ -152,7 +152,7 @@ def _measure_part(
     for worker in workers:
         for phase in worker.phases[part]:
             _first(worker, phase, progress)
-        _memory(worker, part, progress)
+        _memory(worker, part, settings.long_s, progress)
     repeats = settings.train_repeats if part == "training" else settings.repeats
     limit_s = settings.time_limit_s or math.inf
     for repeat in range(repeats):
@@ -186,12 +186,12 @@ def _first(worker: _Worker, phase: str, progress: Progress) -> None:
         )
 
 
-def _memory(worker: _Worker, part: str, progress: Progress) -> None:
+def _memory(worker: _Worker, part: str, long_s: float, progress: Progress) -> None:
     if not worker.alive:
         return
     with progress.step(f"{worker.name}: peak memory of {part}") as step:
         phases = worker.phases[part]
-        answer = worker.call(f"peak memory of {part}", "memory", phases, waiting=step.tick)
+        answer = worker.call(f"peak memory of {part}", "memory", phases, long_s, waiting=step.tick)
         if answer is None:
             step.note = f"FAILED, {worker.result.error}"
             return
@@ -199,6 +199,9 @@ def _memory(worker: _Worker, part: str, progress: Progress) -> None:
         if answer["peak_bytes"] is not None:
             worker.result.peak_bytes[part] = answer["peak_bytes"]
             step.note = f"{answer['peak_bytes'] / 2**20:.0f} MiB"
+        for phase, seconds in answer["long"].items():
+            worker.result.phases[phase].seconds.append(seconds)
+            worker.result.phases[phase].once = True
 
 
 def _logits(worker: _Worker, progress: Progress) -> None:
@@ -216,6 +219,8 @@ def _timed(worker: _Worker, part: str, waiting: Callable[[], None]) -> None:
     for phase in worker.phases[part]:
         if not worker.alive:
             return
+        if worker.result.phases[phase].once:
+            continue
         answer = worker.call(f"time {phase}", "run", phase, waiting=waiting)
         if answer is not None:
             worker.record(phase, answer)

@@ -6,7 +6,9 @@ import contextlib
 import ctypes
 import gc
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
@@ -38,3 +40,13 @@ def peak_bytes() -> int | None:
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def of_phases(
+    run: Callable[[str], dict[str, Any]], phases: Sequence[str], long_s: float
+) -> dict[str, Any]:
+    """Run the phases: the peak meanwhile, and the seconds of those that took more than `long_s`."""
+    steady = reset_peak()
+    seconds = {phase: run(phase)["seconds"] for phase in phases}
+    long = {phase: taken for phase, taken in seconds.items() if taken > long_s}
+    return {"peak_bytes": peak_bytes(), "steady": steady, "long": long}

@@ -138,6 +138,7 @@ def notes(report: Report) -> str:
         else "Peak memory is that of the whole process, compiling included."
     )
     lines += [f"Left out: {what}." for what in report.left_out]
+    lines += _once_notes(report)
     for result in report.results:
         lines += _graph_notes(result)
     lines += _steadiness_notes(report.results)
@@ -182,6 +183,17 @@ def _format_notes(report: Report) -> list[str]:
             f"decoding, by its own clock; it rounds activations to int8, hence {INT4_INT8}."
         )
     return lines
+
+
+def _once_notes(report: Report) -> list[str]:
+    once = [
+        f"{result.dtype} {result.mode} {phase}"
+        for result in report.results
+        for phase, found in result.phases.items()
+        if found.once
+    ]
+    limit = f"{report.settings.long_s:g} s"
+    return [f"Timed once, because it takes more than {limit}: {', '.join(once)}."] if once else []
 
 
 def _graph_notes(result: ModeResult) -> list[str]:

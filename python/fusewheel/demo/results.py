@@ -26,6 +26,8 @@ class PhaseResult:
     # What the fusewheel backend replaced, if it tells.
     replacements: dict[str, int] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
+    # It takes so long that one time had to do.
+    once: bool = False
 
     @property
     def median_s(self) -> float | None:

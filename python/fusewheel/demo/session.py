@@ -94,16 +94,14 @@ class Session:
             "replacements": dict(replaced_after - replaced),
         }
 
-    def memory(self, phases: Sequence[str]) -> dict[str, Any]:
+    def memory(self, phases: Sequence[str], long_s: float) -> dict[str, Any]:
         """Run the phases and report the peak resident memory meanwhile; leaves a warm process."""
-        steady = memory.reset_peak()
-        for phase in phases:
-            self.run(phase)
-        peak = memory.peak_bytes()
+        found = memory.of_phases(self.run, phases, long_s)
         # Not all memory given back is in use again: what is timed next must not pay for the rest.
         for phase in phases:
-            self.run(phase)
-        return {"peak_bytes": peak, "steady": steady}
+            if phase not in found["long"]:
+                self.run(phase)
+        return found
 
     def run(self, phase: str) -> dict[str, Any]:
         """Run a phase once: its seconds, and the tokens or the loss it produced."""

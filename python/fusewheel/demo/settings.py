@@ -28,6 +28,8 @@ class Settings:
     # Timed repeats of prefill and decode, and of the longer training step.
     repeats: int = 7
     train_repeats: int = 5
+    # A phase that takes more seconds than this is timed once: such a baseline would take hours.
+    long_s: float = 30.0
     new_tokens: int = 48
     # The first layers only; None keeps them all.
     layers: int | None = None
