@@ -88,7 +88,7 @@ def cuda_emulated(session: nox.Session) -> None:
 
 @nox.session
 def neon(session: nox.Session) -> None:
-    """Cross-compile the aarch64 wheel and test it in QEMU: needs Debian, takes an hour."""
+    """Cross-compile the aarch64 wheel and test it in QEMU (needs Debian; slow)."""
     missing = [package for tool, package in CROSS_TOOLS.items() if shutil.which(tool) is None]
     if missing:
         session.error(f"neon needs Debian's packages {' '.join(missing)} (apt-get install)")
