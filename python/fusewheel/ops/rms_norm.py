@@ -105,7 +105,8 @@ def _samples(make: Make) -> Iterator[Arguments]:
     yield make(2, 3, 64)[:, 1:], make(64), 1e-6, LLAMA
     yield make.transposed(2, 9, 8), make(8), 1e-6, TORCH
     yield make(1, 8).expand(4, 8), make(1).expand(8), 1e-6, GEMMA
-    yield make(1), make(1), 1e-6, LLAMA
+    # With less, nothing is left of the gradient but roundings.
+    yield make(1), make(1), 0.5, LLAMA
     yield make(0, 16), make(16), 1e-6, LLAMA
     yield make(4, 32, scale=1e-4), make(32), 1e-6, LLAMA
 
