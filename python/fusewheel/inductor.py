@@ -17,12 +17,14 @@ _TAG = f"fusewheel-inductor-{__version__}"
 
 
 def enable() -> None:
-    """Have Inductor replace what fusewheel has operators for, in everything it compiles from now on.
+    """Have Inductor replace what fusewheel has operators for, in all it compiles from now on.
 
     A ``pre_grad_custom_pass`` that is set in Inductor's configuration goes first and sees the graph
-    it is used to. One that is set later, or given to ``torch.compile`` as an option, takes the place
-    of this one. What was replaced is counted in ``torch._dynamo.utils.counters["fusewheel"]``;
-    `fusewheel.explain` tells it of a model. A second call does nothing.
+    it is used to. One that is set later, or given to ``torch.compile`` as an option, takes the
+    place of this one. A second call does nothing.
+
+    What was replaced is counted in ``torch._dynamo.utils.counters["fusewheel"]``, unless the
+    compiled graph comes from Inductor's cache; `fusewheel.explain` tells it of a model.
     """
     import torch._inductor.config as config
     import torch.compiler.config as shared

@@ -13,4 +13,13 @@ from .export import export
 from .report import GraphBreak, Refusal, Replacement, Report
 from .rewrite import rewrite
 
-__all__ = ["GraphBreak", "Refusal", "Replacement", "Report", "backend", "explain", "export", "rewrite"]
+__all__ = [
+    "GraphBreak",
+    "Refusal",
+    "Replacement",
+    "Report",
+    "backend",
+    "explain",
+    "export",
+    "rewrite",
+]

@@ -16,7 +16,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.virtualized import V
 from torch.fx import Graph
 
-from fusewheel._load import Backend
+import fusewheel
 from fusewheel._version import __version__
 
 from .metadata import inference
@@ -50,13 +50,11 @@ class Rewrite(CustomGraphPass):
 
     def uuid(self) -> Any:
         """What decides the rewritten graph; None, which keeps it out of caches, if that is open."""
-        import fusewheel
-
         parts: list[object] = [
             earlier.uuid() if isinstance(earlier, CustomGraphPass) else None
             for earlier in self._passes()
         ]
-        parts.append(_identity(all_patterns(), fusewheel.backends()))
+        parts.append(_identity(all_patterns()))
         return None if None in parts else tuple(parts)
 
     def _passes(self) -> tuple[Any, ...]:
@@ -81,7 +79,7 @@ def _in_body() -> bool:
 
 
 @cache
-def _identity(patterns: tuple[Pattern, ...], backends: tuple[Backend, ...]) -> str | None:
+def _identity(patterns: tuple[Pattern, ...]) -> str | None:
     """A hash of the rewriter, the patterns, the kernels there are, and what cost rules look at."""
     files = set(Path(__file__).parent.rglob("*.py"))
     for pattern in patterns:
@@ -93,6 +91,6 @@ def _identity(patterns: tuple[Pattern, ...], backends: tuple[Backend, ...]) -> s
     for file in sorted(files):
         found.update(file.read_bytes())
     names = [pattern.name for pattern in patterns]
-    kernels = [(backend.name, backend.loaded, sorted(backend.facts.items())) for backend in backends]
+    kernels = [(b.name, b.loaded, sorted(b.facts.items())) for b in fusewheel.backends()]
     found.update(repr((names, kernels, torch.backends.cpu.get_cpu_capability())).encode())
     return found.hexdigest()
