@@ -26,8 +26,10 @@ from fusewheel import ops  # noqa: E402
 from fusewheel.ops import *  # noqa: E402, F403
 
 if TYPE_CHECKING:
+    from fusewheel import inductor as inductor
     from fusewheel import quantization as quantization
     from fusewheel.compiler import explain as explain
+    from fusewheel.compiler import export as export
     from fusewheel.quantization import quantize_ as quantize_
 
 __all__ = [
@@ -44,6 +46,8 @@ __all__ = [
     "__version__",
     "backends",
     "explain",
+    "export",
+    "inductor",
     "quantization",
     "quantize_",
     *ops.__all__,
@@ -57,10 +61,10 @@ def backends() -> tuple[Backend, ...]:
 
 def __getattr__(name: str) -> Any:
     # These are imported when they are asked for: most programs only call operators.
-    if name == "explain":
-        return importlib.import_module("fusewheel.compiler").explain
+    if name in ("explain", "export"):
+        return getattr(importlib.import_module("fusewheel.compiler"), name)
     if name == "quantize_":
         return importlib.import_module("fusewheel.quantization").quantize_
-    if name == "quantization":
-        return importlib.import_module("fusewheel.quantization")
+    if name in ("inductor", "quantization"):
+        return importlib.import_module(f"fusewheel.{name}")
     raise AttributeError(f"module 'fusewheel' has no attribute '{name}'")

@@ -1,15 +1,25 @@
 """Compiler: puts fusewheel's operators into unmodified models.
 
 ``torch.compile(model, backend="fusewheel")`` finds `backend` through the entry-point group
-``torch_dynamo_backends``; `explain` reports what it does to a model. Importing this package loads
-neither Dynamo nor Inductor.
+``torch_dynamo_backends``; `export` gives an ExportedProgram; `explain` reports what either does to
+a model. Importing this package loads neither Dynamo nor Inductor.
 """
 
 from __future__ import annotations
 
 from .backend import backend
 from .explain import explain
+from .export import export
 from .report import GraphBreak, Refusal, Replacement, Report
 from .rewrite import rewrite
 
-__all__ = ["GraphBreak", "Refusal", "Replacement", "Report", "backend", "explain", "rewrite"]
+__all__ = [
+    "GraphBreak",
+    "Refusal",
+    "Replacement",
+    "Report",
+    "backend",
+    "explain",
+    "export",
+    "rewrite",
+]

@@ -46,9 +46,9 @@ class Modes:
             yield
 
 
-def modes_of(graph: Graph) -> dict[Node, Modes]:
-    """The modes in force at each node of a graph."""
-    current, found = Modes(), {}
+def modes_of(graph: Graph, outside: Modes | None = None) -> dict[Node, Modes]:
+    """The modes in force at each node of a graph, `outside` being those it is called under."""
+    current, found = outside or Modes(), {}
     for node in graph.nodes:
         found[node] = current
         if node.op == "call_function" and tensor_of(node) is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch.fx import GraphModule
 
 from .backend import Compiled, compile_graph
+from .export import explain_program
 from .report import GraphBreak, Recorder, Report
 
 _calls = itertools.count()
@@ -24,8 +26,12 @@ def explain(model: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Report:
     dropped: the capture hangs on a function of its own. Only where the graph breaks, Dynamo
     also keeps a cache entry on the functions of the model in which it breaks.
 
+    Of an ExportedProgram nothing is run: the report is that of `fusewheel.export` where the program
+    comes from there, and what that would replace otherwise.
+
     Args:
-        model: a module or function; of a compiled module, the original is looked at.
+        model: a module or function; of a compiled module, the original is looked at. Or an
+            ExportedProgram, which takes no inputs.
         *inputs: positional arguments of the call.
         **kwargs: keyword arguments of the call.
 
@@ -33,8 +39,16 @@ def explain(model: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Report:
         the report, which is also printed.
 
     Raises:
+        TypeError: if inputs come with an ExportedProgram.
         Exception: whatever the model raises for these inputs.
     """
+    exported = sys.modules.get("torch.export")
+    if exported is not None and isinstance(model, exported.ExportedProgram):
+        if inputs or kwargs:
+            raise TypeError("explain: an ExportedProgram is not run, and takes no inputs")
+        report = explain_program(model)
+        print(report)
+        return report
     model = getattr(model, "_orig_mod", model)
     recorder = Recorder()
     breaks: list[GraphBreak] = []

@@ -43,8 +43,10 @@ class Rows:
 
     def matrix(self, builder: Builder, node: Node) -> Node:
         """A value with the leading dimensions of `node`, as a matrix of the rows of the loss."""
-        if self.part is not None:
-            node = builder.call(operator.getitem, node, self.part)
+        for dim, part in enumerate(self.part or ()):
+            if part != slice(None):
+                bounds = part.start, part.stop, 1 if part.step is None else part.step
+                node = builder.call(torch.ops.aten.slice.Tensor, node, dim, *bounds)
         if rank_of(node) == 2:
             return node
         return builder.call(torch.ops.aten.flatten.using_ints, node, 0, -2)

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 
 import torch
 from torch.fx import GraphModule, Node
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 Size = int | torch.SymInt
+
+_inference: ContextVar[bool] = ContextVar("inference", default=False)
+
+
+@contextlib.contextmanager
+def inference() -> Iterator[None]:
+    """In this block no gradient flows in graphs whose metadata does not tell."""
+    token = _inference.set(True)
+    try:
+        yield
+    finally:
+        _inference.reset(token)
 
 
 def value_of(node: Node) -> object:
@@ -41,11 +52,13 @@ def requires_grad(node: Node) -> bool:
     """Whether gradients flow to a node's tensor.
 
     Dynamo's example values know. Those of ATen tracing lose it on the way, so there whatever is
-    computed from something trainable counts.
+    computed from something trainable counts, unless the graph is for `inference`.
     """
     if "example_value" in node.meta:
         tensor = tensor_of(node)
         return tensor is not None and tensor.requires_grad
+    if _inference.get():
+        return False
     seen: set[Node] = set()
     todo = [node]
     while todo:

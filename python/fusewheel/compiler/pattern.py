@@ -39,13 +39,13 @@ def require(condition: bool, reason: str) -> None:
 class Context:
     """A graph with the facts that matchers and checks ask for."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, modes: Modes | None = None) -> None:
         self.graph = graph
         self.effects = Effects(graph)
-        self.modes: dict[Node, Modes] = modes_of(graph)
+        self.modes: dict[Node, Modes] = modes_of(graph, modes)
         # Not that of the tracing context: Dynamo has exchanged it when it calls a backend.
-        modes = (getattr(value_of(node), "fake_mode", None) for node in graph.nodes)
-        self._fake = next((mode for mode in modes if mode is not None), None)
+        fakes = (getattr(value_of(node), "fake_mode", None) for node in graph.nodes)
+        self._fake = next((fake for fake in fakes if fake is not None), None)
 
     @contextlib.contextmanager
     def active(self, node: Node) -> Iterator[None]:

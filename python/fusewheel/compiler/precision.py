@@ -34,8 +34,10 @@ def number(argument: object) -> float | None:
     """A Python number that an operator needs as a constant; None if it is something else.
 
     Dynamo may have made a float of the user's code symbolic. It is fixed then, by a guard: another
-    value of it compiles anew.
+    value of it compiles anew. An exported program cannot, and keeps it symbolic.
     """
+    if isinstance(argument, Node) and "example_value" not in argument.meta:
+        return None
     value = value_of(argument) if isinstance(argument, Node) else argument
     if isinstance(value, bool) or not isinstance(value, (int, float, torch.SymFloat)):
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch.fx import Graph, GraphModule, Node
@@ -12,6 +13,7 @@ from torch.fx import Graph, GraphModule, Node
 from . import spellings as _spellings  # noqa: F401  (fills the table behind `view`)
 from .canonical import view
 from .checks import check, check_replacement
+from .effects import Modes
 from .layout import follow
 from .metadata import bodies_of, same_sizes, tensor_of
 from .pattern import Builder, Context, Match, Pattern, Refuse, is_assertion
@@ -25,6 +27,8 @@ _log = logging.getLogger("fusewheel.compiler")
 # autograd.Function) and are left alone.
 ENTERED = frozenset(
     {"tag_activation_checkpoint", "wrap_activation_checkpoint", "wrap", "cond", "invoke_subgraph"}
+    # What export makes of `torch.set_grad_enabled` and `torch.autocast`.
+    | {"wrap_with_set_grad_enabled", "wrap_with_autocast"}
 )
 
 
@@ -46,8 +50,8 @@ def rewrite(
     """
     recorder = Recorder() if recorder is None else recorder
     chosen = all_patterns() if patterns is None else tuple(patterns)
-    for body in _bodies(module):
-        changed = [_Pass(body.graph, pattern, recorder).run() for pattern in chosen]
+    for body, modes in _bodies(module):
+        changed = [_Pass(body.graph, modes, pattern, recorder).run() for pattern in chosen]
         if any(changed):
             body.graph.lint()
             body.recompile()
@@ -55,26 +59,31 @@ def rewrite(
     return recorder.report()
 
 
-def _bodies(module: GraphModule) -> list[GraphModule]:
-    """The module and the bodies of its higher-order operators, each once."""
-    found: list[GraphModule] = []
-    todo = [module]
+def _bodies(module: GraphModule) -> list[tuple[GraphModule, Modes]]:
+    """The module and the bodies of its higher-order operators, each once, with their modes."""
+    found: list[tuple[GraphModule, Modes]] = []
+    todo = [(module, Modes())]
     while todo:
-        current = todo.pop()
-        if any(current is other for other in found):
+        current, modes = todo.pop()
+        if any(current is other for other, _ in found):
             continue
-        found.append(current)
+        found.append((current, modes))
         for node in current.graph.nodes:
-            if node.op == "call_function" and getattr(node.target, "_name", "") in ENTERED:
-                todo += bodies_of(node)
+            name = getattr(node.target, "_name", "") if node.op == "call_function" else ""
+            if name in ENTERED:
+                inside = modes
+                if name == "wrap_with_autocast":
+                    inside = replace(modes, autocast=(*modes.autocast, node.args[:4]))
+                todo += [(body, inside) for body in bodies_of(node)]
     return found
 
 
 class _Pass:
     """One pattern on one graph."""
 
-    def __init__(self, graph: Graph, pattern: Pattern, recorder: Recorder) -> None:
+    def __init__(self, graph: Graph, modes: Modes, pattern: Pattern, recorder: Recorder) -> None:
         self._graph = graph
+        self._modes = modes
         self._pattern = pattern
         self._recorder = recorder
         self._found: Context | None = None
@@ -109,7 +118,7 @@ class _Pass:
     @property
     def _context(self) -> Context:
         if self._found is None:
-            self._found = Context(self._graph)
+            self._found = Context(self._graph, self._modes)
         return self._found
 
     def _visit(self, node: Node) -> bool:

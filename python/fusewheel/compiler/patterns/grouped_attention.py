@@ -6,7 +6,6 @@ token, are not made.
 
 from __future__ import annotations
 
-import torch
 from torch.fx import Node
 
 from ..canonical import operands, view
@@ -53,9 +52,8 @@ def _match(context: Context, node: Node) -> Match | None:
     dropout, causal = options.pop("dropout_p"), options.pop("is_causal")
 
     def build(builder: Builder) -> list[Node]:
-        attention = torch.nn.functional.scaled_dot_product_attention
         tensors = (query, keys[0], values[0], mask)
-        return [builder.call(attention, *tensors, dropout, causal, **options)]
+        return [builder.call(PATTERN.overload(), *tensors, dropout, causal, **options)]
 
     inputs = (query, keys[0], values[0], *(() if mask is None else (mask,)))
     absorbed = frozenset({*keys[1], *values[1]})

@@ -1,0 +1,116 @@
+"""`export`: a model as an ExportedProgram with fused operators in it."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .metadata import inference
+from .report import Recorder, Report
+from .rewrite import rewrite
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+# Where a graph module keeps the report of what was replaced in it.
+_REPORT = "fusewheel"
+
+
+def export(
+    model: torch.nn.Module | ExportedProgram,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    strict: bool = False,
+    training: bool = False,
+) -> ExportedProgram:
+    """Export a model and replace what fusewheel has operators for.
+
+    The program has the inputs, outputs, parameters, buffers, mutations and dynamic dimensions that
+    `torch.export.export` gives it, and takes the same ways from there: ``run_decompositions``,
+    ``torch.export.save``, ``torch._inductor.aoti_compile_and_package``. Whoever loads it needs the
+    kernel library. `fusewheel.explain` tells what was replaced, and why not the rest.
+
+    Args:
+        model: a module, or a program exported before, which is left as it is.
+        args: positional example inputs of a module.
+        kwargs: keyword example inputs of a module.
+        dynamic_shapes: as for ``torch.export.export``; every size is fixed by default.
+        strict: whether Dynamo captures the module, as for ``torch.export.export``.
+        training: whether the program is to be trained, what decides which replacements pay.
+            Gradients through it are right either way.
+
+    Returns:
+        the program; its graph shares the parameters of `model`.
+
+    Raises:
+        TypeError: if an exported program comes with example inputs or shapes.
+        ValueError: if an exported program keeps the call signatures of its submodules: an operator
+            may do the work of several.
+        Exception: whatever ``torch.export.export`` raises for the model and these inputs.
+    """
+    from torch._dynamo.utils import counters
+    from torch.export import ExportedProgram
+
+    if isinstance(model, ExportedProgram):
+        if args or kwargs or dynamic_shapes is not None:
+            raise TypeError(
+                "export: args, kwargs and dynamic_shapes are for a module; an ExportedProgram has "
+                "its own"
+            )
+        program = _copy(model)
+    else:
+        model = getattr(model, "_orig_mod", model)
+        program = torch.export.export(
+            model,
+            args,
+            None if kwargs is None else dict(kwargs),
+            dynamic_shapes=dynamic_shapes,
+            strict=strict,
+        )
+    report = _rewrite(program, training)
+    counters["fusewheel"].update(report.counts())
+    return program
+
+
+def explain_program(program: ExportedProgram) -> Report:
+    """What `export` replaced in a program, or would replace in a program of torch's own."""
+    known = program.graph_module.meta.get(_REPORT)
+    return known if isinstance(known, Report) else _rewrite(_copy(program), training=False)
+
+
+def _rewrite(program: ExportedProgram, training: bool) -> Report:
+    if any(entry.signature is not None for entry in program.module_call_graph if entry.fqn):
+        raise ValueError(
+            "export: a program exported with preserve_module_call_signature cannot be rewritten: "
+            "an operator may do the work of several submodules"
+        )
+    module, recorder = program.graph_module, Recorder()
+    # The signature names nodes, and an output may be one that is replaced.
+    renamed = module._set_replace_hook(program.graph_signature.get_replace_hook())
+    with renamed, contextlib.nullcontext() if training else inference():
+        report = rewrite(module, recorder=recorder)
+    program.validate()
+    module.meta[_REPORT] = report
+    return report
+
+
+def _copy(program: ExportedProgram) -> ExportedProgram:
+    """A program with a graph of its own; parameters and constants are shared."""
+    module = copy.deepcopy(program.graph_module)
+    return type(program)(
+        root=module,
+        graph=module.graph,
+        graph_signature=copy.deepcopy(program.graph_signature),
+        state_dict=program.state_dict,
+        range_constraints=copy.deepcopy(program.range_constraints),
+        module_call_graph=program.module_call_graph,
+        example_inputs=program.example_inputs,
+        constants=program.constants,
+        verifiers=program.verifiers,
+    )

@@ -1,0 +1,170 @@
+"""A model goes to C++: AOTInductor's packages and TorchScript, with no Python in the process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import fusewheel
+import pytest
+import tiny_decoder
+import torch
+import torch._inductor.config as config
+import torch.nn.functional as F
+from oracle import assert_as_good_as_eager
+from torch import Tensor
+from torch._dynamo.utils import counters
+from torch.export import Dim
+from without_front import cpu_library, run_without_front
+
+# Raised inside torch when it copies the description of a program.
+pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+
+SOURCE = Path(__file__).parents[2] / "docs" / "examples" / "deployment" / "main.cpp"
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny decoder, exported with fused operators and compiled."""
+    sizes = {0: Dim("batch", min=1, max=8), 1: Dim("length", min=2, max=32)}
+    example = (tiny_decoder.tokens(),)
+    program = fusewheel.export(tiny_decoder.decoder(), example, dynamic_shapes=(sizes,))
+    assert fusewheel.explain(program).counts() == tiny_decoder.COUNTS
+    path = tmp_path_factory.mktemp("package") / "model.pt2"
+    torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+    return path
+
+
+@pytest.fixture(scope="module")
+def run_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C++ program of the documentation."""
+    path = tmp_path_factory.mktemp("program") / "run_model"
+    torch_folder = Path(torch.__file__).parent
+    include, lib = torch_folder / "include", torch_folder / "lib"
+    compiler = os.environ.get("CXX") or shutil.which("c++") or "g++"
+    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"
+    subprocess.run(
+        [
+            *(compiler, "-std=c++20", abi, f"-isystem{include}", str(SOURCE), "-o", str(path)),
+            *(f"-L{lib}", f"-Wl,-rpath,{lib}", "-ltorch_cpu", "-lc10", "-ldl"),
+        ],
+        check=True,
+        timeout=600,
+    )
+    return path
+
+
+def logits_of(run_model: Path, model: Path, tokens: Tensor) -> Tensor:
+    """What the program prints: the logits of the last token."""
+    command = [run_model, cpu_library(), model, *map(str, tokens.flatten().tolist())]
+    done = subprocess.run(command, check=True, timeout=120, capture_output=True, text=True)
+    return torch.tensor([float(line) for line in done.stdout.split()])
+
+
+def test_package_in_python(package: Path) -> None:
+    """Without the front, and with sizes it was not compiled for."""
+    run_without_front(
+        f"""
+model = torch._inductor.aoti_load_package({str(package)!r})
+for batch, length in ((2, 7), (1, 2), (8, 32)):
+    x = torch.randint(48, (batch, length), generator=torch.Generator().manual_seed(1))
+    torch.save(model(x), {str(package)!r} + f".{{batch}}x{{length}}")
+"""
+    )
+    model, exact = tiny_decoder.decoder(), tiny_decoder.decoder().double()
+    for batch, length in ((2, 7), (1, 2), (8, 32)):
+        x = tiny_decoder.tokens(batch, length)
+        got = torch.load(f"{package}.{batch}x{length}")
+        with torch.no_grad():
+            assert_as_good_as_eager(got, model(x), exact(x), what=f"{batch} x {length}")
+
+
+def test_package_in_cpp(package: Path, run_model: Path) -> None:
+    model, exact = tiny_decoder.decoder(), tiny_decoder.decoder().double()
+    for length in (3, 17):
+        x = tiny_decoder.tokens(1, length)
+        with torch.no_grad():
+            eager, wide = model(x)[0, -1], exact(x)[0, -1]
+        assert_as_good_as_eager(logits_of(run_model, package, x), eager, wide)
+
+
+class Scripted(torch.nn.Module):
+    """Calls the operators itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.embedding = torch.nn.Embedding(48, 16)
+        self.weight = torch.nn.Parameter(1 + torch.rand(16))
+        self.layer = torch.nn.Linear(16, 48)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        h = fusewheel.rms_norm(x, self.weight)
+        return self.layer(fusewheel.silu_mul(h, x))
+
+
+class Written(Scripted):
+    """The same without them."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        h = F.rms_norm(x, (16,), self.weight, 1e-6)
+        return self.layer(F.silu(h) * x)
+
+
+def test_torchscript_in_cpp(tmp_path: Path, run_model: Path) -> None:
+    path, x = tmp_path / "model.pt", tiny_decoder.tokens(1, 9)
+    scripted = torch.jit.script(Scripted())
+    assert "fusewheel::silu_mul" in str(scripted.inlined_graph)
+    scripted.save(str(path))
+    with torch.no_grad():
+        eager, wide = Written()(x)[0, -1], Written().double()(x)[0, -1]
+    assert_as_good_as_eager(logits_of(run_model, path, x), eager, wide)
+
+
+def test_errors_in_cpp(tmp_path: Path, run_model: Path) -> None:
+    """They name what is wrong and do not crash."""
+    cases = {
+        "cannot open shared object file": [str(tmp_path / "nothing.so"), "model.pt2", "1"],
+        "nothing.pt": [str(cpu_library()), str(tmp_path / "nothing.pt"), "1"],
+        "usage:": [],
+    }
+    for message, arguments in cases.items():
+        done = subprocess.run([run_model, *arguments], capture_output=True, text=True, timeout=120)
+        assert done.returncode in (1, 2), done.stderr
+        assert message in done.stderr and "frame #" not in done.stderr, done.stderr
+
+
+def test_stock_program_compiled_with_the_pass(tmp_path: Path) -> None:
+    """`aoti_compile_and_package` of a program that torch exported."""
+
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(1 + torch.rand(16))
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
+            q = h[None, None]
+            k = q[:, :, None].expand(1, 1, 2, x.shape[0], 16).reshape(1, 2, x.shape[0], 16)
+            # Pays where no gradient is needed: what is compiled ahead of time has none.
+            y = F.scaled_dot_product_attention(q.expand(1, 2, x.shape[0], 16), k, k)
+            return F.silu(h) * y.mean((0, 1))
+
+    block, x = Block(), torch.randn(6, 16)
+    program = torch.export.export(block, (x,), dynamic_shapes=({0: Dim("rows", min=2, max=64)},))
+    path = str(tmp_path / "block.pt2")
+    counters.clear()
+    with fusewheel.inductor.enabled():
+        torch._inductor.aoti_compile_and_package(program, package_path=path)
+    assert config.pre_grad_custom_pass is None
+    assert counters["fusewheel"] == {"rms_norm": 1, "silu_mul": 1, "grouped_attention": 1}
+    compiled = torch._inductor.aoti_load_package(path)
+    for rows in (6, 33):
+        x = torch.randn(rows, 16)
+        with torch.no_grad():
+            exact = block.double()(x.double())
+            assert_as_good_as_eager(compiled(x), block.float()(x), exact)
