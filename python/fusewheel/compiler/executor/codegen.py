@@ -6,6 +6,7 @@ called without the Python function in front of them, results that nothing uses a
 
 from __future__ import annotations
 
+import builtins
 import functools
 import itertools
 import linecache
@@ -13,6 +14,7 @@ import operator
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from keyword import kwlist
 from math import isfinite
 from typing import Any
 
@@ -68,7 +70,8 @@ class _Writer:
         self._constants = constants
         self._bound: dict[int, str] = {}
         self.namespace: dict[str, Any] = {}
-        self._taken = {node.name for node in gm.graph.nodes} | {"graph"}
+        # The text uses some names of Python's own, and an operator may be called as they are.
+        self._taken = {"graph", *dir(builtins), *kwlist, *(node.name for node in gm.graph.nodes)}
 
     def lines(self) -> Iterator[str]:
         """The function, line by line; `namespace` is complete after the last one."""
