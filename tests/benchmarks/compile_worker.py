@@ -123,8 +123,8 @@ class Worker:
     def _decode(self) -> Any:
         self._model.eval()
         self._set_cache_length(self._sizes.prompt)
-        # Of the strides that the later tokens have: others would compile anew.
-        token = self._prompt[:, -1:].clone()
+        # Not a slice of the prompt: its strides are not those of later tokens, and compile anew.
+        token = torch.tensor([[self._prompt[0, -1].item()]])
         for step in range(self._sizes.steps):
             logits = self._logits(token, torch.tensor([[self._sizes.prompt + step]]))
             token = logits[:, -1:].argmax(-1)
