@@ -38,4 +38,3 @@ def steps(function: Callable[..., Any], *inputs: Any, dynamic: bool = False) -> 
 def count(lines: list[str], what: str) -> int:
     """How many lines call it."""
     return sum(re.search(rf"\b{what}_*\(", line) is not None for line in lines)
-

@@ -52,7 +52,9 @@ def test_training_in_other_ways(use: str) -> None:
     call = torch.compile(model, backend=Graphs())
     with torch.autocast("cpu", torch.bfloat16, enabled=use == "autocast"):
         expected = step(model, model, ids, **settings)
-        assert_same(step(model, call, ids, **settings), expected, 0.06 if use == "autocast" else 2e-5)
+        assert_same(
+            step(model, call, ids, **settings), expected, 0.06 if use == "autocast" else 2e-5
+        )
 
 
 def test_generation_with_a_static_cache() -> None:

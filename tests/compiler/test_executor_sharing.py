@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import fusewheel
 import pytest
@@ -143,5 +144,3 @@ def test_one_conversion_of_a_shared_mask(dtype: torch.dtype) -> None:
     assert count(steps(written, q, mask), "additive") == 0
     with torch.autocast("cpu", torch.bfloat16):
         assert count(steps(f, q, mask), "additive") == 0
-
-
