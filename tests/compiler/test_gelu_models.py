@@ -98,14 +98,18 @@ def _own(counts: dict[str, int]) -> dict[str, int]:
     return {name: count for name, count in counts.items() if name in PATTERNS}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("dtype", "inner"),
+    [(torch.float32, "aot_eager"), (torch.bfloat16, "aot_eager"), (torch.float32, "none")],
+    ids=["fp32", "bf16", "fp32-none"],
+)
 @pytest.mark.parametrize("name", MODELS)
-def test_training_step(compare: Any, name: str, dtype: torch.dtype) -> None:
+def test_training_step(compare: Any, name: str, dtype: torch.dtype, inner: str) -> None:
     make, counts = MODELS[name]
     model, inputs = make()
     model = model.bfloat16().to(dtype).train()
     given = {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs.items()}
-    compiled, recorder = compare.compile(model, fullgraph=True)
+    compiled, recorder = compare.compile(model, inner, fullgraph=True)
     actual, eager = _step(model, compiled, given), _step(model, model, given)
     assert _own(recorder.report().counts()) == counts, recorder.report()
     assert not [r for r in recorder.report().refusals if r.pattern in PATTERNS]

@@ -67,9 +67,13 @@ def embeddings(name: str) -> Tensor:
     return torch.randn(2, 3, 8, 8) if name == "ViTModel" else torch.randn(2, 5, 32)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("dtype", "inner"),
+    [(torch.float32, "aot_eager"), (torch.bfloat16, "aot_eager"), (torch.float32, "none")],
+    ids=["fp32", "bf16", "fp32-none"],
+)
 @pytest.mark.parametrize("name", MODELS)
-def test_training_step(compare: Any, name: str, dtype: torch.dtype) -> None:
+def test_training_step(compare: Any, name: str, dtype: torch.dtype, inner: str) -> None:
     """Outputs, and the gradients of the input and of every parameter."""
     model = build(name).to(dtype)
     exact = without_casts(build(name).to(dtype))
@@ -86,6 +90,8 @@ def test_training_step(compare: Any, name: str, dtype: torch.dtype) -> None:
         return call
 
     inputs = embeddings(name).to(dtype).requires_grad_(), *(parameters[n] for n in names)
-    report = assert_compiled_as_good_as_eager(compare, run(model), run(exact), inputs, whole=True)
+    report = assert_compiled_as_good_as_eager(
+        compare, run(model), run(exact), inputs, inner, whole=True
+    )
     counts = {pattern: n for pattern, n in report.counts().items() if "norm" in pattern}
     assert counts == MODELS[name], report

@@ -30,9 +30,11 @@ def backend(
         gm: the graph Dynamo captured; it is changed in place.
         example_inputs: its inputs.
         mode: as for ``torch.compile``, for the inner compiler.
-        options: ``inner`` chooses the inner compiler: ``"inductor"`` (the default), the name of
-            another registered backend such as ``"aot_eager"`` or ``"eager"``, or a callable that
-            takes a graph and example inputs. Every other option goes to the inner compiler.
+        options: ``inner`` chooses the inner compiler: ``"inductor"`` (the default), ``"none"`` for
+            none at all (the rewritten graph runs operator by operator, see
+            `fusewheel.compiler.executor`), the name of another registered backend such as
+            ``"aot_eager"`` or ``"eager"``, or a callable that takes a graph and example inputs.
+            Every other option goes to the inner compiler.
 
     Returns:
         the compiled graph.
@@ -40,6 +42,7 @@ def backend(
     Raises:
         torch._dynamo.exc.InvalidBackend: if no backend has the name given as ``inner``.
         RuntimeError: from Inductor, if it does not know an option.
+        ValueError: for a mode or another option beside ``inner="none"``.
     """
     from torch._dynamo.utils import counters
 
@@ -95,6 +98,8 @@ def _without_autograd(compiled: Compiled) -> Compiled:
 def _inner(inner: str | Compiled, mode: str | None, options: dict[str, Any]) -> Compiled:
     if inner == "inductor":
         return _inductor(mode, options)
+    if inner == "none":
+        return _executor(mode, options)
     if isinstance(inner, str):
         from torch._dynamo.backends.registry import lookup_backend
 
@@ -106,6 +111,17 @@ def _inner(inner: str | Compiled, mode: str | None, options: dict[str, Any]) -> 
         given["options"] = options
     compiler = inner
     return lambda gm, example_inputs: compiler(gm, example_inputs, **given)
+
+
+def _executor(mode: str | None, options: dict[str, Any]) -> Compiled:
+    if mode not in (None, "default") or options:
+        raise ValueError(
+            'inner "none" compiles nothing that a mode or an option could change: expected '
+            f"neither, got mode {mode!r} and options {sorted(options)}"
+        )
+    from .executor import execute
+
+    return lambda gm, example_inputs: execute(gm)
 
 
 def _inductor(mode: str | None, options: dict[str, Any]) -> Compiled:

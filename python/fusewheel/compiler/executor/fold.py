@@ -1,0 +1,74 @@
+"""Compute what depends on no input when the graph is compiled."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+from torch.fx.node import map_arg
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..metadata import tensor_of
+from ..pattern import Context
+from .purity import escapes, is_pure, unwritten
+from .simplify import returned
+
+# Larger ones would be held between calls for what takes less time than the call itself.
+_LARGEST = 2**16
+
+
+def fold(context: Context) -> dict[Node, Tensor]:
+    """The values of nodes that are the same in every call, for those that other nodes use."""
+    constants: dict[Node, Tensor] = {}
+    results = returned(context)
+    for node in context.graph.nodes:
+        if _is_constant(context, node, constants, results):
+            value = _compute(node, constants)
+            if value is not None:
+                constants[node] = value
+    used = [node for node in constants if any(user not in constants for user in node.users)]
+    for node in used:
+        node.args, node.kwargs = (), {}  # what it was computed from may be dead now
+    return {node: constants[node] for node in used}
+
+
+def _is_constant(
+    context: Context, node: Node, constants: dict[Node, Tensor], results: set[int | None]
+) -> bool:
+    tensor, modes = tensor_of(node), context.modes[node]
+    if tensor is None or node.op not in ("call_function", "call_method"):
+        return False
+    return (
+        all(source in constants for source in node.all_input_nodes)
+        and is_pure(node)
+        and tensor.device.type == "cpu"
+        and not tensor.requires_grad
+        and all(isinstance(size, int) for size in tensor.shape)
+        and tensor.numel() * tensor.element_size() <= _LARGEST
+        and not modes.inference
+        and not modes.autocast
+        and not modes.functorch
+        and not escapes(node, results)
+        and unwritten(context.effects, [node], node, None)
+    )
+
+
+def _compute(node: Node, constants: dict[Node, Tensor]) -> Tensor | None:
+    args = map_arg(node.args, constants.__getitem__)
+    kwargs = map_arg(node.kwargs, constants.__getitem__)
+    expected = tensor_of(node)
+    assert expected is not None
+    # A tensor made in inference mode could not be used in training later.
+    with _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
+        if node.op == "call_method":
+            value = getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        else:
+            assert callable(node.target)
+            value = node.target(*args, **kwargs)
+    same = (
+        isinstance(value, Tensor)
+        and value.dtype == expected.dtype
+        and value.shape == expected.shape
+        and value.device == expected.device
+    )
+    return value if same else None

@@ -1,0 +1,168 @@
+"""One language model in one mode, in a process of its own: three cases and what they take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from fusewheel.demo import memory
+from fusewheel.demo.weights import BUNDLE_FILE
+
+EAGER, INDUCTOR, FUSEWHEEL, NONE = "eager", "inductor", "fusewheel", "fusewheel none"
+# What `torch.compile` is given.
+MODES: dict[str, dict[str, Any] | None] = {
+    EAGER: None,
+    INDUCTOR: {"backend": "inductor"},
+    FUSEWHEEL: {"backend": "fusewheel", "options": {"inner": "inductor"}},
+    NONE: {"backend": "fusewheel", "options": {"inner": "none"}},
+}
+
+_LEARNING_RATE = 1e-5
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Tokens of the prompt, steps of decoding in one timed run, and the batch of training."""
+
+    prompt: int = 256
+    steps: int = 8
+    batch: tuple[int, int] = (4, 128)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a worker process has to load.
+
+    Attributes:
+        mode: a key of `MODES`.
+        dtype: of weights and activations.
+        threads: PyTorch's.
+        bundle: the folder with a configuration and weights; None makes random ones of `config`.
+        config: what transformers needs to make a model.
+        sizes: of the cases.
+    """
+
+    mode: str
+    dtype: str
+    threads: int
+    bundle: str | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    sizes: Sizes = Sizes()
+
+    def open(self) -> Worker:
+        """Load the model (called in the worker process)."""
+        return Worker(self)
+
+
+class Worker:
+    """The model, its compiled form and the memory of each case."""
+
+    def __init__(self, spec: Spec) -> None:
+        torch.set_num_threads(spec.threads)
+        self._sizes, self._settings = spec.sizes, MODES[spec.mode]
+        self._model = _load(spec)
+        self._call = self._compiled(self._model)
+        self._step = self._compiled(lambda ids: self._model(ids, labels=ids, use_cache=False).loss)
+        # No state of its own: what is kept beside weights and gradients is the model's.
+        self._optimizer = torch.optim.SGD(self._model.parameters(), _LEARNING_RATE)
+        generator = torch.Generator().manual_seed(0)
+        vocabulary = self._model.config.vocab_size
+
+        def random(*shape: int) -> Any:
+            return torch.randint(vocabulary, shape, generator=generator)
+
+        self._prompt, self._batch = random(1, spec.sizes.prompt), random(*spec.sizes.batch)
+        self._cache = self._new_cache(getattr(torch, spec.dtype))
+
+    def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        if self._settings is None:
+            return function
+        # Every case has one shape, so nothing is compiled with dynamic sizes.
+        return torch.compile(function, dynamic=False, **self._settings)
+
+    def _new_cache(self, dtype: torch.dtype) -> Any:
+        from transformers import StaticCache
+
+        config = self._model.config
+        cache = StaticCache(config, self._sizes.prompt + self._sizes.steps)
+        cache.early_initialization(
+            batch_size=1,
+            num_heads=config.num_key_value_heads,
+            head_dim=self._model.model.layers[0].self_attn.head_dim,
+            dtype=dtype,
+            device=self._model.device,
+        )
+        return cache
+
+    def run(self, case: str) -> float:
+        """Seconds of one run of a case; of all steps of decoding."""
+        runner = {"prefill": self._prefill, "decode": self._decode, "train": self._train}[case]
+        start = time.perf_counter()
+        runner()
+        return time.perf_counter() - start
+
+    def peak(self, case: str) -> int:
+        """Bytes of resident memory that a run of a case reaches; 0 where they are not told."""
+        steady = memory.reset_peak()
+        self.run(case)
+        peak = memory.peak_bytes() if steady else None
+        self.run(case)  # what is timed next must not pay for memory that was given back
+        return peak or 0
+
+    @torch.no_grad()
+    def _prefill(self) -> Any:
+        self._model.eval()
+        self._set_cache_length(0)
+        return self._logits(self._prompt, torch.arange(self._sizes.prompt)[None])
+
+    @torch.no_grad()
+    def _decode(self) -> Any:
+        self._model.eval()
+        self._set_cache_length(self._sizes.prompt)
+        # Not a slice of the prompt: its strides are not those of later tokens, and compile anew.
+        token = torch.tensor([[self._prompt[0, -1].item()]])
+        for step in range(self._sizes.steps):
+            logits = self._logits(token, torch.tensor([[self._sizes.prompt + step]]))
+            token = logits[:, -1:].argmax(-1)
+        return token
+
+    def _train(self) -> float:
+        self._model.train()
+        loss = self._step(self._batch)
+        loss.backward()
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        return loss.item()
+
+    def _logits(self, ids: Any, positions: Any) -> Any:
+        return self._call(
+            input_ids=ids,
+            position_ids=positions,
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits
+
+    def _set_cache_length(self, length: int) -> None:
+        # In place: a compiled graph holds on to these tensors. What lies beyond is masked.
+        for layer in self._cache.layers:
+            layer.cumulative_length.fill_(length)
+
+
+def _load(spec: Spec) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    bundle: dict[str, Any] = {"config": spec.config, "state": None}
+    if spec.bundle is not None:
+        bundle = torch.load(Path(spec.bundle) / BUNDLE_FILE, weights_only=True, mmap=True)
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(**bundle["config"])
+    auto: Any = AutoModelForCausalLM
+    model = auto.from_config(config, dtype=getattr(torch, spec.dtype))
+    if bundle["state"] is not None:
+        model.load_state_dict(bundle["state"])
+    return model

@@ -1,0 +1,193 @@
+"""The table of compiled models: the worker on a tiny one, the rest without the clock."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import pickle
+
+import pytest
+import torch
+from benchmarks import cli, compile_models, results
+from benchmarks.compile_models import CASES, MODELS, measure
+from benchmarks.compile_worker import EAGER, FUSEWHEEL, INDUCTOR, MODES, NONE, Sizes, Spec
+from benchmarks.goals import EAGER as GOAL_EAGER
+from benchmarks.goals import INDUCTOR as GOAL_INDUCTOR
+from benchmarks.goals import PEAK, model_goals
+from benchmarks.tables import line
+from fusewheel.demo.child import ChildError
+from torch._dynamo.utils import counters
+
+TINY = {
+    **MODELS["Llama-0.3B"],
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 64,
+}
+SIZES = Sizes(prompt=6, steps=3, batch=(2, 5))
+
+
+@pytest.fixture(autouse=True)
+def _put_back():
+    threads = torch.get_num_threads()
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+    torch.set_num_threads(threads)
+
+
+def worker(mode, **settings):
+    return pickle.loads(pickle.dumps(Spec(mode, "float32", 1, None, TINY, SIZES))).open()
+
+
+def test_the_cases_of_a_compiled_model_are_those_of_eager():
+    torch._dynamo.reset()
+    counters.clear()
+    eager, compiled = worker(EAGER), worker(NONE)
+    torch.testing.assert_close(compiled._prefill(), eager._prefill())
+    assert torch.equal(compiled._decode(), eager._decode())
+    losses = [[w._train() for _ in range(3)] for w in (eager, compiled)]
+    torch.testing.assert_close(*losses)
+    # The loss without the logits: only then is the projection part of it.
+    assert counters["fusewheel"]["linear_cross_entropy"] == 1
+    assert counters["stats"]["unique_graphs"] == 3 and not counters["graph_break"]
+    assert all(w.run(case) > 0 for w in (eager, compiled) for case in CASES)
+    assert eager.peak("prefill") >= 0
+
+
+def test_weights_come_from_the_bundle(tmp_path):
+    weights = worker(EAGER)._model.state_dict()
+    changed = {name: value + 1 for name, value in weights.items()}
+    torch.save({"config": TINY, "state": changed}, tmp_path / "bundle.pt")
+    model = Spec(EAGER, "bfloat16", 1, str(tmp_path), {}, SIZES).open()._model
+    torch.testing.assert_close(model.state_dict(), {n: v.bfloat16() for n, v in changed.items()})
+
+
+class Remote:
+    """Takes as long as is written here; the first run longer by what it compiles."""
+
+    def __init__(self, seconds, compiling=0.0, peak=100, log=None, name="", fails=None):
+        self.seconds, self.compiling, self.bytes = seconds, compiling, peak
+        self.log, self.name, self.fails, self.closed = log, name, fails, 0
+        self.ran = set()
+
+    def call(self, method, *args, waiting=lambda: None):
+        waiting()
+        assert not self.closed
+        if self.fails == (method, *args):
+            raise ChildError("RuntimeError: not today")
+        if method == "peak":
+            return self.bytes
+        self.log.append(self.name)
+        first = args[0] not in self.ran
+        self.ran.add(args[0])
+        return self.seconds + self.compiling * first
+
+    def close(self):
+        self.closed += 1
+
+
+def options(**changed):
+    defaults = {"cases": ["decode"], "repeats": 4, "limit": 100.0, "first_limit": 100.0}
+    return argparse.Namespace(**defaults | changed)
+
+
+def run(tmp_path, remotes, **changed):
+    log = []
+    for name, remote in remotes.items():
+        remote.log, remote.name = log, name
+    specs = [Spec(mode, "float32", 2, None, TINY, SIZES) for mode in remotes]
+    cells = measure("Tiny", specs, options(**changed), lambda s, _: remotes[s.mode], tmp_path)
+    return list(cells), log
+
+
+def test_figures_of_a_case(tmp_path):
+    remotes = {
+        EAGER: Remote(6.0, 1.0),
+        INDUCTOR: Remote(4.5, 60.0, peak=200),
+        FUSEWHEEL: Remote(3.0, 40.0, peak=150),
+        NONE: Remote(9.0, 5.0, peak=80),
+    }
+    cells, log = run(tmp_path, remotes)
+    eager, inductor, fused, none = cells
+    assert [c.name for c in cells] == list(MODES)
+    assert [c.seconds for c in cells] == [2.0, 1.5, 1.0, 3.0]  # a step of decoding
+    assert [c.compiling for c in cells] == [0.0, 60.0, 40.0, 5.0]
+    assert fused.goals == {"1.2x inductor": True} and none.goals == {"1.2x inductor": False}
+    assert eager.goals == inductor.goals == {}
+    assert eager.is_baseline and inductor.is_baseline and not none.is_baseline
+    assert fused.peaks[NONE] == 80 and {c.note for c in cells} == {""}
+    # One after the other in the first runs, then in turns that begin elsewhere each time.
+    assert log[:4] == list(MODES) and log[4:8] == list(MODES)
+    assert log[8:12] == [INDUCTOR, FUSEWHEEL, NONE, EAGER]
+    assert all(remote.closed == 1 for remote in remotes.values())
+
+
+def test_half_of_the_memory(tmp_path):
+    remotes = {INDUCTOR: Remote(2.0, peak=200), NONE: Remote(1.0, peak=100)}
+    (_, none), _ = run(tmp_path, remotes, cases=["train"])
+    assert none.goals == {"1.15x inductor": True, "50% of Inductor's memory": True}
+    assert none.direction == "fwd+bwd"
+
+
+def test_what_takes_too_long_is_bounded(tmp_path):
+    remotes = {EAGER: Remote(60.0), NONE: Remote(1.0)}
+    (eager, none), log = run(tmp_path, remotes, repeats=5)
+    assert log.count(EAGER) == 1 + 2 and log.count(NONE) == 1 + 5
+    assert eager.note == "2 of 5 runs" and none.note == ""
+    assert "2 of 5 runs" in line(compile_models.TABLE, eager)
+
+
+def test_a_first_run_that_does_not_end(tmp_path):
+    remotes = {INDUCTOR: Remote(1.0), NONE: Remote(1.0)}
+    cells, log = run(tmp_path, remotes, first_limit=-1.0, cases=["prefill", "decode"])
+    assert log == [] and [remote.closed for remote in remotes.values()] == [1, 1]
+    assert all(c.note == "the first run of prefill took more than -1 s" for c in cells)
+    assert all(math.isinf(c.seconds) and not c.goals and not c.baselines for c in cells)
+    assert "took more than" in line(compile_models.TABLE, cells[0])
+
+
+@pytest.mark.parametrize("method", ["run", "peak"])
+def test_a_mode_that_fails_leaves_the_others(tmp_path, method):
+    remotes = {INDUCTOR: Remote(1.0, fails=(method, "prefill")), NONE: Remote(1.0)}
+    cells, _ = run(tmp_path, remotes, cases=["prefill"])
+    assert cells[0].note == "prefill failed: RuntimeError: not today"
+    assert (cells[1].seconds, cells[1].note, cells[1].baselines) == (1.0, "", {})
+    figures = results.Run("compile", {}, cells)
+    figures.write(tmp_path / "run.json")
+    assert results.read(tmp_path / "run.json") == figures
+    assert compile_models.panels(cells) == {"float32, threads: 2": {"Tiny prefill": {}}}
+
+
+def test_goals():
+    assert model_goals("prefill", "bfloat16") == {GOAL_EAGER: 4.0, GOAL_INDUCTOR: 4.0}
+    assert model_goals("decode", "bfloat16") == {}
+    assert model_goals("train", "float32") == {GOAL_INDUCTOR: 1.15, PEAK: 2.0}
+    assert (EAGER, INDUCTOR) == (GOAL_EAGER, GOAL_INDUCTOR)
+
+
+def test_the_options(capsys):
+    chosen = "--models SmolLM2-135M --cases train --modes eager --threads 1 2"
+    found = cli.parse(["--table", "compile", *chosen.split()])
+    assert (found.models, found.cases, found.modes) == (["SmolLM2-135M"], ["train"], ["eager"])
+    assert found.dtypes == ["float32", "bfloat16"] and found.threads == [1, 2]
+    with pytest.raises(SystemExit):
+        cli.parse(["--table", "compile", "--models", "GPT-5"])
+    assert "SmolLM2-135M" in capsys.readouterr().err
+    assert "9 times" in compile_models.notes(found)
+
+
+def test_the_model_without_weights_has_its_size():
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**MODELS["Llama-0.3B"]))
+    assert 0.28e9 < sum(p.numel() for p in model.parameters()) < 0.33e9
+
+
+def test_titles_fit_their_columns():
+    for column in compile_models.TABLE.columns:
+        assert len(column.title) <= abs(column.width) or column.title == "goals"

@@ -1,0 +1,75 @@
+"""Unmodified Llamas through ``inner="none"``: every kind of use gives what eager gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from compiler.test_models import LOSS, MODELS, assert_same, build, step, tokens
+from fusewheel.compiler.backend import compile_graph
+from fusewheel.compiler.report import Recorder
+from transformers import StaticCache
+
+
+class Graphs:
+    """A backend without an inner compiler, and what it was given."""
+
+    def __init__(self) -> None:
+        self.recorder, self.count = Recorder(), 0
+
+    def __call__(self, gm: torch.fx.GraphModule, inputs: Any) -> Any:
+        self.count += 1
+        return compile_graph(gm, inputs, self.recorder, "none")
+
+
+def test_training_of_any_length() -> None:
+    model, backend = build("Llama"), Graphs()
+    call = torch.compile(model, backend=backend, dynamic=True, fullgraph=True)
+    for length in (16, 23, 9):
+        ids = tokens(length)
+        assert_same(step(model, call, ids), step(model, model, ids), 2e-5)
+    assert backend.count == 1
+    assert backend.recorder.report().counts() == MODELS["Llama"] | LOSS
+
+
+@pytest.mark.parametrize("name", ["Gemma", "Olmo2"])
+def test_training_in_bfloat16(name: str) -> None:
+    model, ids = build(name, torch.bfloat16), tokens()
+    call = torch.compile(model, backend=Graphs())
+    assert_same(step(model, call, ids), step(model, model, ids), 0.06)
+
+
+@pytest.mark.parametrize("use", ["autocast", "checkpointing", "padding"])
+def test_training_in_other_ways(use: str) -> None:
+    model, ids, settings = build("Llama"), tokens(), {}
+    if use == "checkpointing":
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        settings["use_cache"] = False
+    if use == "padding":
+        settings["attention_mask"] = torch.ones_like(ids)
+        settings["attention_mask"][0, :5] = 0
+    call = torch.compile(model, backend=Graphs())
+    with torch.autocast("cpu", torch.bfloat16, enabled=use == "autocast"):
+        expected = step(model, model, ids, **settings)
+        assert_same(
+            step(model, call, ids, **settings), expected, 0.06 if use == "autocast" else 2e-5
+        )
+
+
+def test_generation_with_a_static_cache() -> None:
+    """The cache is written in place, layer by layer, and its mask is shared by the layers."""
+    model, backend = build("Llama").eval(), Graphs()
+    ids = tokens(8)
+    call = torch.compile(model, backend=backend)
+    with torch.no_grad():
+        results = []
+        for run in (model, call):
+            cache = StaticCache(config=model.config, max_cache_len=12)
+            outputs = [
+                run(part, past_key_values=cache, use_cache=True).logits
+                for part in (ids, ids[:, :1].clone(), ids[:, 1:2].clone())
+            ]
+            results.append({"logits": torch.cat(outputs, 1), "keys": cache.layers[1].keys})
+    assert_same(results[1], results[0], 2e-5)
+    assert backend.recorder.report().count("rope") == 2 * backend.count
