@@ -69,7 +69,7 @@ def test_a_parameter_frozen_and_trained_again() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_autocast(compare: Any, dtype: torch.dtype) -> None:
     """Values, gradients and the dtype of everything that a layer computes."""
-    model, ids = small_model(), tokens()
+    model, ids = small_model(), tokens(length=16, batch=8)
     exact = copy.deepcopy(model).double()
 
     def run(model: SmallModel, enabled: bool) -> tuple[Tensor, ...]:
@@ -89,8 +89,11 @@ def test_autocast(compare: Any, dtype: torch.dtype) -> None:
     call, recorder = compare.compile(run, "aot_eager", fullgraph=True)
     got, eager = results(call, model, True), results(run, model, True)
     assert [o.dtype for o in got[:3]] == [torch.float32, torch.float32, dtype]
-    for number, triple in enumerate(zip(got, eager, results(run, exact, False), strict=True)):
+    *outputs, vectors = zip(got, eager, results(run, exact, False), strict=True)
+    for number, triple in enumerate(outputs):
         assert_as_good_as_eager(*triple, what=f"result {number}")
+    # By its length: which single error is the largest one is a matter of chance.
+    assert (vectors[0] - vectors[2]).norm() <= 2 * (vectors[1] - vectors[2]).norm()
     report = recorder.report()
     # The stream of residuals is float32, what is added to it is not: no add_rms_norm.
     assert report.count("rms_norm") == 4 and report.count("add_rms_norm") == 0, report
