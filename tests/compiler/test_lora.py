@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import fusewheel
 import torch
-import torch.nn.functional as F
-from small_model import COUNTS, LOSS, SmallModel, gradients, gradients_of, small_model, tokens
+from small_model import COUNTS, LOSS, SmallModel, gradients_of, small_model, tokens
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
@@ -73,7 +72,6 @@ def test_float32_adapters_of_a_bfloat16_model() -> None:
     exact = gradients_of(model.double(), model, ids, ids)
     assert got.dtype == expected.dtype == torch.float32
     assert (got - exact).norm() <= 2 * (expected - exact).norm()
-    assert gradients(model).dtype == torch.float64
 
 
 def test_switched_off_and_merged() -> None:
@@ -92,4 +90,4 @@ def test_switched_off_and_merged() -> None:
             adapter.merge()
         merged = call(ids)
     torch.testing.assert_close(merged, adapted, rtol=1e-4, atol=1e-4)
-    assert F.mse_loss(plain, adapted) > 1e-4
+    assert (plain - adapted).norm() > 0.01 * plain.norm()

@@ -16,7 +16,7 @@ assert fusewheel
 
 
 class Mamba(nn.Module):
-    """A selective scan: gates by silu and softplus, a convolution, a loop over time, a gated norm."""
+    """A selective scan: gates by silu and softplus, a convolution, a loop over time, a norm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,9 +147,7 @@ def test_training_and_evaluation(name: str, dtype: torch.dtype) -> None:
     model, exact = copy.deepcopy(eager), copy.deepcopy(eager).double()
     x = torch.randn((2, 3, 6, 6) if name == "resnet" else (2, 6, 8)).to(dtype)
     counters.clear()
-    call = torch.compile(
-        model, backend="fusewheel", options={"inner": "eager"}, fullgraph=True
-    )
+    call = torch.compile(model, backend="fusewheel", options={"inner": "eager"}, fullgraph=True)
     runs = _step(model, call, x), _step(eager, eager, x), _step(exact, exact, x.double())
     for got, base, truth in zip(*runs, strict=True):
         assert got.dtype == base.dtype
