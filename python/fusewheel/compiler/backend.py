@@ -41,6 +41,8 @@ def backend(
 
     Raises:
         torch._dynamo.exc.InvalidBackend: if no backend has the name given as ``inner``.
+        TypeError: if ``inner`` is neither a name nor a callable.
+        ValueError: if options are given to an inner compiler that takes none.
         RuntimeError: from Inductor, if it does not know an option.
         ValueError: for a mode or another option beside ``inner="none"``.
     """
@@ -103,7 +105,12 @@ def _inner(inner: str | Compiled, mode: str | None, options: dict[str, Any]) -> 
     if isinstance(inner, str):
         from torch._dynamo.backends.registry import lookup_backend
 
-        inner = lookup_backend(inner)
+        name, inner = inner, lookup_backend(inner)
+        # Those made for debugging ignore what they are given, but for a warning in the log.
+        if options and "debug" in getattr(inner, "_tags", ()):
+            raise ValueError(f"inner compiler {name!r} takes no options, got {sorted(options)}")
+    if not callable(inner):
+        raise TypeError(f"inner is {inner!r}, expected a name or a callable")
     given: dict[str, Any] = {}
     if mode is not None:
         given["mode"] = mode

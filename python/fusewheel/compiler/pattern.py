@@ -54,7 +54,7 @@ class Context:
         if "example_value" not in node.meta:
             # ATen metadata knows nothing of gradients, see `requires_grad`.
             modes = replace(modes, grad=False)
-        with self._fake or contextlib.nullcontext(), modes.active():
+        with _without_hooks(), self._fake or contextlib.nullcontext(), modes.active():
             yield
 
     def add(self, node: Node, like: Node) -> None:
@@ -67,6 +67,16 @@ class Context:
         self.effects.forget(node)
         del self.modes[node]
         self.graph.erase_node(node)
+
+
+@contextlib.contextmanager
+def _without_hooks() -> Iterator[None]:
+    """Keep example values from the user's saved-tensor hooks: a checkpoint counts what it saves."""
+    before = torch._C._autograd._saved_tensors_hooks_set_tracing(True)
+    try:
+        yield
+    finally:
+        torch._C._autograd._saved_tensors_hooks_set_tracing(before)
 
 
 # Nodes that export leaves behind casts; they read metadata and die with what they look at.

@@ -109,7 +109,8 @@ def _normalised(node: Node) -> _Normalised | None:
     if not isinstance(other_x, Node) or not same_value(x, other_x):
         raise Refuse("what is normalised is not what the mean of squares is taken of")
     dtype = dtype_of(x)
-    require(dtype == dtype_of(other_x), "the statistics have another dtype than the product")
+    # T5 multiplies the narrow input itself: the product promotes it.
+    require(dtype == dtype_of(result), "the statistics have another dtype than the product")
     require(dtype in _FULL, f"the statistics are computed in {dtype}")
     return _Normalised(result, x, other_x, root.eps, interior | {mean.args[0]})
 

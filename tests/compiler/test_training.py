@@ -1,0 +1,202 @@
+"""How people train: checkpoints, accumulated gradients, optimizers and hooks around the backend."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import fusewheel
+import pytest
+import torch
+from small_model import COUNTS, SmallModel, gradients, gradients_of, small_model, tokens
+from torch._dynamo import compiled_autograd
+from torch._dynamo.utils import counters
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+assert fusewheel
+Tensor = torch.Tensor
+pytestmark = pytest.mark.filterwarnings(
+    # Dynamo looks at it itself, after a graph break.
+    "ignore:The .grad attribute of a Tensor that is not a leaf"
+)
+
+
+def compiled(function: Any, inner: str = "aot_eager", **settings: Any) -> Any:
+    """By the entry point, as users do."""
+    return torch.compile(function, backend="fusewheel", options={"inner": inner}, **settings)
+
+
+def assert_same(got: Tensor, expected: Tensor) -> None:
+    """Two vectors of gradients or parameters, to float32's precision."""
+    assert (got - expected).norm() <= 1e-4 * expected.norm()
+
+
+def _policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    kept = operator in (torch.ops.aten.mm.default, torch.ops.fusewheel.rms_norm.default)
+    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+CHECKPOINTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "selective": {"context_fn": functools.partial(create_selective_checkpoint_contexts, _policy)},
+}
+
+
+@pytest.mark.parametrize("where", ["inside", "around"])
+@pytest.mark.parametrize("kind", CHECKPOINTS)
+def test_checkpoint(kind: str, where: str) -> None:
+    """Of a compiled region, whose body is rewritten, and around one."""
+    model, ids = small_model(), tokens()
+    options: dict[str, Any] = {"use_reentrant": False} | CHECKPOINTS[kind]
+
+    def through(layer: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
+        def call(ids: Tensor) -> Tensor:
+            logits: Tensor = model.head(checkpoint(layer, model.tokens(ids), **options))
+            return logits
+
+        return call
+
+    layer = model.layers[0]
+    function = through(layer)
+    counters.clear()
+    call = compiled(function, fullgraph=True) if where == "inside" else through(compiled(layer))
+    assert_same(gradients_of(model, call, ids), gradients_of(model, model, ids))
+    assert counters["fusewheel"] == COUNTS
+    assert not counters["graph_break"]
+
+
+def test_what_a_checkpoint_saves(compare: Any) -> None:
+    """The operator is computed again in backward, one that the policy keeps is not."""
+    model, x = small_model(), torch.randn(2, 3, 16, requires_grad=True)
+    seen: dict[str, list[str]] = {}
+
+    def watched(function: Any, kind: str) -> list[str]:
+        names: list[str] = []
+
+        def note(gm: torch.fx.GraphModule, inputs: Any) -> Any:
+            names.extend(str(n.target) for n in gm.graph.nodes if n.op == "call_function")
+            return gm
+
+        from functorch.compile import make_boxed_compiler
+        from torch._dynamo.backends.common import aot_autograd
+
+        inner = aot_autograd(fw_compiler=make_boxed_compiler(note))
+        compare.compile(function, inner)[0](x).sum().backward()
+        torch._dynamo.reset()
+        return names
+
+    for kind, options in CHECKPOINTS.items():
+        seen[kind] = watched(
+            lambda x, o=options: checkpoint(model.layers[0].norm, x, use_reentrant=False, **o), kind
+        )
+    forward = "fusewheel.rms_norm.default"
+    assert seen["plain"].count(forward) == 2 and seen["selective"].count(forward) == 1
+
+
+def test_reentrant_checkpoint() -> None:
+    """Dynamo leaves it to PyTorch: the graph breaks, the gradients stay."""
+    model, ids = small_model(), tokens()
+
+    def call(ids: Tensor) -> Tensor:
+        x = checkpoint(model.layers[0], model.tokens(ids), use_reentrant=True)
+        logits: Tensor = model.head(x)
+        return logits
+
+    assert_same(gradients_of(model, compiled(call), ids), gradients_of(model, model, ids))
+
+
+def _train(way: str) -> Tensor:
+    """The parameters after three steps of two accumulated batches each."""
+    model = small_model()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+
+    def backward(ids: Tensor) -> Tensor:
+        loss = model(ids, ids)
+        loss.backward()
+        return loss
+
+    def update() -> None:
+        optimizer.step()
+
+    if way == "loss and backward":
+        backward = compiled(backward)
+    if way == "optimizer":
+        update = compiled(update)
+
+    def step(batches: list[Tensor]) -> None:
+        optimizer.zero_grad()
+        for ids in batches:
+            backward(ids)
+        update()
+
+    call = compiled(step) if way == "whole step" else step
+    for number in range(3):
+        call([tokens(seed=2 * number), tokens(seed=2 * number + 1)])
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("way", ["loss and backward", "optimizer", "whole step"])
+def test_accumulated_gradients_and_an_optimizer(way: str) -> None:
+    start = torch.cat([p.detach().flatten() for p in small_model().parameters()])
+    expected = _train("eager")
+    # The difference that training made is what has to agree.
+    assert_same(_train(way) - start, expected - start)
+
+
+def test_compiled_autograd() -> None:
+    model, ids = small_model(), tokens()
+    expected = gradients_of(model, model, ids, ids)
+    call = compiled(model)
+    backward = torch.compile(backend="fusewheel", options={"inner": "eager"})
+    with compiled_autograd._enable(backward):
+        assert_same(gradients_of(model, call, ids, ids), expected)
+    assert counters["compiled_autograd"]["captures"] == 1
+
+
+def test_hooks() -> None:
+    """Of modules inside of what is replaced, and of a parameter that an operator takes."""
+    model, ids = small_model(), tokens()
+    layer: Any = model.layers[0]
+    plain = gradients_of(model, model, ids)
+    layer.gate.register_forward_pre_hook(lambda module, inputs: (inputs[0] + 1,))
+    layer.register_forward_hook(lambda module, inputs, output: output * 2)
+    layer.norm.weight.register_hook(lambda gradient: gradient * 5)
+    expected = gradients_of(model, model, ids)
+    assert (expected - plain).norm() > 0.1 * plain.norm()
+    assert_same(gradients_of(model, compiled(model), ids), expected)
+
+
+def test_hook_on_a_value_inside(compare: Any) -> None:
+    """`Tensor.register_hook` on a value that an operator would swallow."""
+
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        y = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+        if y.requires_grad:
+            y.register_hook(lambda gradient: gradient * 3)
+        return w * y
+
+    x, w = torch.randn(3, 8, requires_grad=True), torch.rand(8, requires_grad=True)
+
+    def step(call: Any) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(call(x, w).square().sum(), (x, w))
+
+    for got, expected in zip(step(compiled(f, "eager")), step(f), strict=True):
+        torch.testing.assert_close(got, expected)
+
+
+def test_second_step_sees_updated_parameters() -> None:
+    """Nothing of a parameter is kept from one call to the next."""
+    model, ids = small_model(), tokens()
+    call = compiled(model)
+    for _ in range(2):
+        assert_same(gradients_of(model, call, ids, ids), gradients_of(model, model, ids, ids))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.5)
+    assert gradients(model).isfinite().all()
+    assert isinstance(model, SmallModel)
