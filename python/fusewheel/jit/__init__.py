@@ -7,6 +7,7 @@ compiles nothing.
 from __future__ import annotations
 
 from .optimize import explain, optimize
+from .shapes import register_shape_functions
 from .support import TorchScriptError
 
-__all__ = ["TorchScriptError", "explain", "optimize"]
+__all__ = ["TorchScriptError", "explain", "optimize", "register_shape_functions"]

@@ -7,10 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from .passes import TorchScript
-
-# The helper that makes a module which others can hold; `torch.jit.freeze` leaves it out.
-_held = torch.jit._recursive.wrap_cpp_module
+from .passes import TorchScript, held
 
 
 def guarded(
@@ -33,7 +30,7 @@ def guarded(
         device: another one, of the device for which autocast must be off.
     """
     holder = torch.nn.Module()
-    holder.fused, holder.original = _held(fused._c), _held(original._c)
+    holder.fused, holder.original = held(fused._c), held(original._c)
     module: TorchScript = torch.jit.script(holder.eval())
     signature = ", ".join(["self", *map(_parameter, arguments)])
     given = ", ".join(argument.name for argument in arguments)

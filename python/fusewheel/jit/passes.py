@@ -16,8 +16,17 @@ def frozen(module: TorchScript) -> TorchScript:
     Args:
         module: in evaluation mode.
     """
-    result: TorchScript = torch.jit.freeze(module)
+    if module._c.hasattr("training"):
+        result: TorchScript = torch.jit.freeze(module)
+    else:  # frozen before, which `torch.jit.freeze` does not take
+        result = held(torch._C._freeze_module(module._c))
     simplify(graph_of(result))
+    return result
+
+
+def held(module: torch._C.ScriptModule) -> TorchScript:
+    """A module that others can hold, which those of `torch.jit.freeze` are not."""
+    result: TorchScript = torch.jit._recursive.wrap_cpp_module(module)
     return result
 
 
