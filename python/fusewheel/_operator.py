@@ -75,6 +75,8 @@ class Operator:
         reference: the same result in differentiable PyTorch operators; serves devices without a
             kernel, `torch.func`, forward-mode AD, and as the baseline of tests and benchmark.
         fake: shapes, dtypes and strides of the outputs from those of the inputs.
+        shapes: the shape of each output for TorchScript, as an expression over the arguments (a
+            tensor being its list of sizes) and the functions of `fusewheel.jit.shapes`.
         backward: `backward(needs, grads, arguments, saved)` returns one gradient (or None) per
             argument; `needs` says for which, `saved` are the auxiliary outputs. Without it the
             gradient is that of the reference.
@@ -98,6 +100,7 @@ class Operator:
     fake: Callable[..., Any]
     samples: Callable[[Make], Iterable[Arguments]]
     bad_inputs: Callable[[Make], Iterable[BadInput]]
+    shapes: tuple[str, ...] = ()
     benchmarks: Callable[[Make], Iterable[tuple[str, Arguments]]] | None = None
     backward: (
         Callable[[Sequence[bool], Sequence[Any], Arguments, Sequence[Tensor]], Sequence[Any]] | None

@@ -70,6 +70,7 @@ OPERATORS = (
         name="exp_add",
         reference=_reference,
         fake=_fake,
+        shapes=("x",),
         backward=_backward,
         samples=_samples,
         bad_inputs=_bad_inputs,

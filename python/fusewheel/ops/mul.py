@@ -62,6 +62,7 @@ OPERATORS = (
         name="mul",
         reference=_reference,
         fake=empty_output,
+        shapes=("broadcast(a, b)",),
         backward=_backward,
         samples=_samples,
         bad_inputs=_bad_inputs,

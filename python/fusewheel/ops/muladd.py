@@ -70,6 +70,7 @@ OPERATORS = (
         name="muladd",
         reference=_reference,
         fake=_fake,
+        shapes=("broadcast(a, b)",),
         backward=_backward,
         samples=_samples,
         bad_inputs=_bad_inputs,

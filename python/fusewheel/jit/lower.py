@@ -1,0 +1,81 @@
+"""Rewrite the graph of a frozen module for inputs like an example."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from fusewheel.compiler.effects import Effects
+from fusewheel.compiler.metadata import storage_of
+from fusewheel.compiler.report import Report
+from fusewheel.compiler.rewrite import rewrite
+
+from .inputs import Assumptions
+from .mirror import Mirror, mirror
+from .passes import simplify, sink_containers
+from .replay import reads, replay
+
+_ROUNDS = 8
+_NUMBERS = ("IntType", "BoolType", "FloatType")
+
+
+class NotLowered(Exception):
+    """A graph is left as it is; the message says why."""
+
+
+def lower(graph: torch._C.Graph, assumptions: Assumptions, inputs: Sequence[Any]) -> Report:
+    """Put operators into a graph.
+
+    Args:
+        graph: it is changed in place; after an exception it must not be used.
+        assumptions: what its inputs are like; relations between sizes are added.
+        inputs: example values of the graph's inputs.
+
+    Returns:
+        what was replaced and refused.
+
+    Raises:
+        NotLowered: if the graph writes to its inputs.
+    """
+    image = _settled(graph, assumptions, inputs)
+    _check_writes(image, assumptions)
+    before = reads(image)
+    report = rewrite(image.module)
+    if report.count():
+        replay(image, before)
+        graph.lint()
+        simplify(graph)
+    return report
+
+
+def _settled(graph: torch._C.Graph, assumptions: Assumptions, inputs: Sequence[Any]) -> Mirror:
+    """The mirror, after everything that the assumptions decide has become a constant."""
+    for _ in range(_ROUNDS):
+        sink_containers(graph)
+        image = mirror(graph, inputs, assumptions.fake_mode)
+        if not _insert_constants(image):
+            break
+        simplify(graph)
+    return image
+
+
+def _insert_constants(image: Mirror) -> bool:
+    changed = False
+    for value, number in image.settled:
+        if value.type().kind() not in _NUMBERS or not value.uses():
+            continue
+        with image.source.insert_point_guard(next(iter(image.source.nodes()))):
+            constant = image.source.insertConstant(number)  # type: ignore[attr-defined]
+        value.replaceAllUsesWith(constant)
+        changed = True
+    return changed
+
+
+def _check_writes(image: Mirror, assumptions: Assumptions) -> None:
+    # Two inputs may be one tensor when the graph runs, or lie in the memory of a weight.
+    memory = {storage_of(tensor) for tensor in assumptions.tensors}
+    for write in Effects(image.module.graph).writes:
+        if write.storages is not None and not memory.isdisjoint(write.storages):
+            raise NotLowered(f"{write.node} writes to an input in place")

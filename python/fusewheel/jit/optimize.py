@@ -1,0 +1,199 @@
+"""`optimize`: a TorchScript module with fused operators."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusewheel.compiler.report import Report
+
+from .guarded import guarded
+from .inputs import Assumptions, UnsupportedInput
+from .lower import NotLowered, lower
+from .passes import TorchScript, frozen, graph_of
+from .support import require_torchscript
+
+_log = logging.getLogger("fusewheel.jit")
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A module and what became of it.
+
+    Attributes:
+        module: what to run: it takes any input that the original takes.
+        fused: the part of it that runs on inputs like the example; None if nothing was replaced.
+        assumptions: what inputs are like then.
+        original: the part for all others.
+        report: what was replaced and what not.
+        reason: why nothing was looked at; empty otherwise.
+    """
+
+    module: TorchScript
+    fused: TorchScript | None
+    assumptions: Assumptions | None
+    original: TorchScript
+    report: Report
+    reason: str = ""
+
+
+def optimize(
+    module: torch.nn.Module | TorchScript,
+    example_inputs: Tensor | Sequence[Any] | Mapping[str, Any] | None = None,
+) -> TorchScript:
+    """Freeze a module and put fused operators into its TorchScript graph.
+
+    What is replaced is what the compiler replaces, by the same patterns. The operators run on
+    inputs that are like the example in everything the replacement relies on (dtypes, devices,
+    ranks, which sizes are 1, contiguous, no gradient asked for, no autocast); all others run the
+    frozen graph without them, with the values that PyTorch gives. Other sizes are covered: give
+    no size of 1 in the example where there may be others.
+
+    Args:
+        module: scripted, traced, or a plain module; in evaluation mode. A plain module is
+            scripted, and traced with the example where that fails.
+        example_inputs: positional arguments of one call (a tensor alone is one), or keyword
+            arguments as a mapping. By default those that a module was traced with, as long as it
+            was not saved since.
+
+    Returns:
+        A new module with ``forward`` alone, for inference. It saves, and loads wherever the
+        kernel library is loaded (``torch.ops.load_library``), without this package too.
+
+    Raises:
+        ValueError: the module is in training mode, or the example does not fit its ``forward``.
+        TypeError: `module` is no module.
+        TorchScriptError: this Python has no TorchScript.
+
+    Warns:
+        UserWarning: there is no example, so that nothing could be replaced.
+    """
+    result = lowered(module, example_inputs)
+    if result.reason:
+        warnings.warn(f"fusewheel.jit.optimize: {result.reason}", UserWarning, stacklevel=2)
+    return result.module
+
+
+def lowered(module: Any, example_inputs: Any = None) -> Lowered:
+    """As `optimize`, with all that is known about the result."""
+    require_torchscript()
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(
+            "fusewheel.jit.optimize: module must be a torch.nn.Module or a TorchScript module, got "
+            f"{type(module).__name__}"
+        )
+    if getattr(module, "training", False):
+        raise ValueError(
+            "fusewheel.jit.optimize: module is in training mode and a frozen one cannot be "
+            "trained; call module.eval() first, or train with "
+            "torch.compile(model, backend='fusewheel')"
+        )
+    script = _scripted(module, example_inputs)
+    original = frozen(script)
+    arguments = script._c._get_method("forward").schema.arguments[1:]
+    examples = _examples(script, arguments, example_inputs)
+    if examples is None:
+        return _unchanged(original, "example_inputs are needed to tell dtypes and sizes")
+    try:
+        assumptions = Assumptions(arguments, examples)
+        fused = frozen(script)
+        values = [..., *assumptions.values]
+        report = lower(graph_of(fused), assumptions, values)
+        if not report.count():
+            return Lowered(original, None, assumptions, original, report)
+        result = guarded(fused, original, arguments, assumptions.source(), assumptions.device)
+    except (UnsupportedInput, NotLowered) as error:
+        return _unchanged(original, str(error))
+    except Exception as error:
+        # Losing a rewrite is better than losing the user's model.
+        if os.environ.get("FUSEWHEEL_COMPILER_STRICT"):
+            raise
+        _log.warning("the module is left without fused operators", exc_info=True)
+        return _unchanged(original, f"the rewrite failed: {error}")
+    _log.info("%s", report)
+    return Lowered(result, fused, assumptions, original, report)
+
+
+def _unchanged(original: TorchScript, reason: str) -> Lowered:
+    return Lowered(original, None, None, original, Report(), f"nothing is replaced: {reason}")
+
+
+def explain(
+    module: torch.nn.Module | TorchScript,
+    example_inputs: Tensor | Sequence[Any] | Mapping[str, Any] | None = None,
+) -> Report:
+    """What `optimize` replaces in a module, and why not the rest.
+
+    Args:
+        module: as for `optimize`.
+        example_inputs: as for `optimize`.
+
+    Returns:
+        the report; printing it gives a table.
+
+    Raises:
+        ValueError: as for `optimize`.
+        TypeError: as for `optimize`.
+        TorchScriptError: as for `optimize`.
+    """
+    return lowered(module, example_inputs).report
+
+
+def _scripted(module: torch.nn.Module, example_inputs: Any) -> TorchScript:
+    if isinstance(module, torch.jit.ScriptModule):
+        return module
+    try:
+        return torch.jit.script(module)
+    except Exception as error:
+        # Scripting has no exception of its own for what it does not understand.
+        if example_inputs is None:
+            raise ValueError(
+                f"fusewheel.jit.optimize: {type(module).__name__} cannot be scripted, and tracing "
+                "it needs example_inputs"
+            ) from error
+        _log.info("%s cannot be scripted and is traced", type(module).__name__, exc_info=True)
+    named = isinstance(example_inputs, Mapping)
+    given = {"example_kwarg_inputs": dict(example_inputs)} if named else {}
+    inputs = None if named else _positional(example_inputs)
+    traced: TorchScript = torch.jit.trace(module, inputs, strict=False, check_trace=False, **given)
+    return traced
+
+
+def _positional(example_inputs: Any) -> tuple[Any, ...]:
+    return (example_inputs,) if isinstance(example_inputs, Tensor) else tuple(example_inputs)
+
+
+def _examples(
+    script: TorchScript, arguments: Sequence[torch.Argument], example_inputs: Any
+) -> list[Any] | None:
+    """Example values of all inputs, defaults filled in; None if there is none."""
+    names = [argument.name for argument in arguments]
+    if example_inputs is None:
+        example_inputs = dict(script._c._retrieve_traced_inputs().items()).get("forward")
+        if example_inputs is None and arguments:
+            return None
+    if isinstance(example_inputs, Mapping):
+        given = dict(example_inputs)
+        unknown = [f"'{name}'" for name in given if name not in names]
+    else:
+        positional = _positional(() if example_inputs is None else example_inputs)
+        given = dict(zip(names, positional, strict=False))
+        unknown = [f"a value number {i + 1}" for i in range(len(names), len(positional))]
+    if unknown:
+        raise ValueError(
+            f"fusewheel.jit.optimize: forward takes {names}, example_inputs has "
+            f"{', '.join(unknown)} too"
+        )
+    missing = [a.name for a in arguments if a.name not in given and not a.has_default_value()]
+    if missing:
+        raise ValueError(
+            f"fusewheel.jit.optimize: forward takes {names}, example_inputs lacks {missing}"
+        )
+    return [given.get(a.name, a.default_value) for a in arguments]
