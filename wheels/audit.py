@@ -1,8 +1,9 @@
 """Refuses a wheel that would not work everywhere.
 
 Checks the tag, the size, what is in it, that its libraries use nothing of torch or Python beyond
-the stable ABIs (`abi3audit`, `torch-abi-audit`, and the symbol tables themselves), and that they
-export nothing but `fusewheel_*`.
+the stable ABIs (`abi3audit`, `torch-abi-audit`, and the symbol tables themselves), that they export
+nothing but `fusewheel_*`, need no newer system than the tag says, and name no folder of the machine
+they were built on.
 
     python wheels/audit.py WHEEL...
 """
@@ -14,17 +15,21 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from elftools.elf.elffile import ELFFile
+import symbols
 
 MEGABYTE = 1_000_000
 # Three instruction sets and six GPU architectures of every operator; they grow with their number.
 SIZE_LIMITS = {"fusewheel": MEGABYTE, "fusewheel_cpu": 2 * MEGABYTE, "fusewheel_cuda": 6 * MEGABYTE}
-# C++ names of torch and c10 (mangled), and anything of Python's.
-FORBIDDEN_SYMBOL = re.compile(r"^(_ZN?K?(2at|3c10|5torch)|_?Py)")
-EXPORTED_SYMBOL = re.compile(r"^fusewheel_")
+# The same binary under two tags: the second for free-threaded Python (retag.py).
+TAGS = {("cp39", "abi3"), ("py3", "none")}
+NEWEST_GLIBC = (2, 28)
+KERNEL_FILES = {"__init__.py", "build.json", "py.typed"}
+# Where this machine keeps sources, compilers and headers: no error message should show it.
+FOLDERS = {str(Path(__file__).resolve().parents[1]), sys.prefix, str(Path.home()) + "/"}
 
 
 def findings(wheel: Path) -> Iterator[str]:
@@ -38,7 +43,10 @@ def findings(wheel: Path) -> Iterator[str]:
         yield "py.typed is missing"
     if not any(n.endswith("licenses/LICENSE") for n in names):
         yield "the licence is missing"
-    libraries = {n for n in names if n.endswith(".so")}
+    libraries = {n for n in names if n.endswith((".so", ".dylib", ".dll", ".pyd"))}
+    strangers = sorted(n for n in names if not n.startswith((f"{name}/", f"{name}-")))
+    if strangers or any("__pycache__" in n for n in names):
+        yield f"files that do not belong there: {strangers or 'bytecode'}"
     if name == "fusewheel":
         if (python, abi, platform) != ("py3", "none", "any"):
             yield f"tag {python}-{abi}-{platform}, expected py3-none-any"
@@ -47,43 +55,69 @@ def findings(wheel: Path) -> Iterator[str]:
         if f"{name}/ops/__init__.pyi" not in names:
             yield "the type stub of the operators is missing (wheels/stubs.py writes it)"
         return
-    if (python, abi) != ("cp39", "abi3") or not platform.startswith("manylinux"):
-        yield f"tag {python}-{abi}-{platform}, expected cp39-abi3-manylinux"
-    expected = {f"{name}/lib{name}.so", f"{name}/libfusewheel_schema.so"}
-    if libraries != expected:
-        yield f"libraries {sorted(libraries)}, expected {sorted(expected)}"
-    yield from _tool_findings(wheel, name)
-
-
-def _tool_findings(wheel: Path, name: str) -> Iterator[str]:
+    if (python, abi) not in TAGS:
+        yield f"tag {python}-{abi}-{platform}, expected cp39-abi3 or py3-none"
+    here = {n.partition("/")[2] for n in names if n.startswith(f"{name}/")} - {""}
+    expected = KERNEL_FILES | {f"lib{name}.so", "libfusewheel_schema.so"}
+    if here != expected:
+        yield f"it holds {sorted(here)}, expected {sorted(expected)}"
     with tempfile.TemporaryDirectory() as folder:
         zipfile.ZipFile(wheel).extractall(folder)
         for library in sorted(Path(folder).rglob("*.so")):
-            yield from _symbol_findings(library)
-        for command in (
-            ["abi3audit", "--strict", str(wheel)],
-            ["torch-abi-audit", "--check", "both", str(Path(folder) / name)],
-        ):
-            done = subprocess.run(command, check=False, capture_output=True, text=True)
-            if done.returncode:
-                yield f"{' '.join(command)}:\n{done.stdout}{done.stderr}"
+            yield from library_findings(library, claimed_glibc(platform))
+        yield from _tool_findings(wheel, Path(folder) / name)
 
 
-def _symbol_findings(library: Path) -> Iterator[str]:
-    with library.open("rb") as file:
-        table = ELFFile(file).get_section_by_name(".dynsym")
-        for symbol in table.iter_symbols():
-            defined = symbol["st_shndx"] != "SHN_UNDEF"
-            if FORBIDDEN_SYMBOL.match(symbol.name):
-                yield f"{library.name} has the symbol {symbol.name}"
-            elif defined and symbol.name and not EXPORTED_SYMBOL.match(symbol.name):
-                yield f"{library.name} exports {symbol.name}"
+def claimed_glibc(platform: str) -> tuple[int, int]:
+    """The oldest glibc that a platform tag promises to run on."""
+    claims = re.findall(r"manylinux_(\d+)_(\d+)_", platform)
+    return min((int(major), int(minor)) for major, minor in claims) if claims else (0, 0)
+
+
+def library_findings(library: Path, glibc: tuple[int, int]) -> Iterator[str]:
+    """What is wrong with one library of a wheel that claims to run on `glibc`."""
+    yield from symbols.symbol_findings(library)
+    if not (0, 0) < glibc <= NEWEST_GLIBC:
+        yield f"the tag claims glibc {glibc}, expected {NEWEST_GLIBC} or older"
+    if symbols.glibc(library) > glibc:
+        yield (
+            f"{library.name} needs glibc {symbols.glibc(library)}, its tag claims {glibc} "
+            "(packages/schema/old_glibc.cmake)"
+        )
+    for name in symbols.needed(library):
+        if not symbols.NEEDED.match(name):
+            yield f"{library.name} needs {name}"
+    content = library.read_bytes()
+    for folder in sorted(FOLDERS):
+        if folder.encode() in content:
+            yield f"{library.name} names the folder {folder}"
+
+
+def _tool_findings(wheel: Path, package: Path) -> Iterator[str]:
+    commands = [["torch-abi-audit", "--check", "both", str(package)]]
+    if "-abi3-" in wheel.name:
+        commands.append(["abi3audit", "--strict", str(wheel)])
+    for command in commands:
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode:
+            yield f"{' '.join(command)}:\n{done.stdout}{done.stderr}"
+
+
+def repeated(wheels: Sequence[Path]) -> list[str]:
+    """Packages that are there twice under one tag: there must be exactly one wheel of each."""
+    parts = (wheel.stem.split("-") for wheel in wheels)
+    count = Counter((name, python, abi) for name, _version, *_, python, abi, _platform in parts)
+    return ["-".join(key) for key, times in count.items() if times > 1]
 
 
 def main(arguments: Sequence[str]) -> int:
     """Prints the findings of every wheel; returns 1 if there are any."""
-    bad = False
-    for wheel in map(Path, arguments):
+    wheels = [Path(argument) for argument in arguments]
+    twice = repeated(wheels)
+    bad = not wheels or bool(twice)
+    if bad:
+        print(f"more than one wheel of {twice}" if twice else "no wheel")
+    for wheel in wheels:
         found = list(findings(wheel))
         bad = bad or bool(found)
         print(f"{wheel.name}: {wheel.stat().st_size:,} bytes, {'bad' if found else 'good'}")

@@ -21,6 +21,7 @@ from fusewheel._version import __version__
 
 GROUP = "fusewheel.backends"
 OLDEST_TORCH = (2, 10)
+_PROVIDED = ("device", "library", "facts", "unavailable")
 
 
 class Plugin(Protocol):
@@ -68,7 +69,10 @@ def load_backends() -> tuple[Backend, ...]:
         NoBackendError: nothing was loaded.
     """
     _check_torch(torch.__version__)
-    backends = tuple(_load(name, plugin) for name, plugin in _discover())
+    plugins = list(_discover())
+    for name, plugin in plugins:
+        _check_version(name, plugin)  # of all, before any of them defines the operators
+    backends = tuple(_load(name, plugin) for name, plugin in plugins)
     if not any(backend.loaded for backend in backends):
         skipped = "".join(f"\n  {b.name}: {b.reason}" for b in backends)
         raise errors.NoBackendError(
@@ -88,29 +92,44 @@ def _discover() -> Iterator[tuple[str, Plugin]]:
         seen.add(entry_point.name)
         try:
             plugin = entry_point.load()
+        except NotADirectoryError as error:
+            raise errors.LibraryLoadError(
+                f"the backend '{entry_point.name}' ({entry_point.value}) lies inside a zip file "
+                f"({error.filename}), from where no system loads a library; install it unpacked, "
+                "as pip does"
+            ) from error
         except Exception as error:
             raise errors.LibraryLoadError(
                 f"the backend '{entry_point.name}' ({entry_point.value}) is installed but cannot "
                 f"be imported: {error}"
             ) from error
+        missing = [name for name in _PROVIDED if not hasattr(plugin, name)]
+        if missing:  # what is left of a package that was removed by hand, for example
+            raise errors.LibraryLoadError(
+                f"the backend '{entry_point.name}' ({entry_point.value}) is installed but provides "
+                f"no {', '.join(missing)}; install it again"
+            )
         yield entry_point.name, plugin
 
 
-def _load(name: str, plugin: Plugin) -> Backend:
+def _check_version(name: str, plugin: Plugin) -> None:
     version = plugin.facts["version"]
     if version != __version__:
         raise errors.VersionMismatchError(
-            f"fusewheel {__version__} found the backend '{name}' of version {version}; their "
-            f"operators may differ. Install both in one version: "
+            f"fusewheel {__version__} found the backend '{name}' of version {version} "
+            f"({plugin.library.parent}); their operators may differ. Install both in one version: "
             f"`pip install fusewheel=={__version__} fusewheel-{name}=={__version__}`"
         )
+
+
+def _load(name: str, plugin: Plugin) -> Backend:
     reason = plugin.unavailable()
     if reason is None:
         _load_library(name, plugin)
     return Backend(
         name=name,
         device=plugin.device,
-        version=version,
+        version=plugin.facts["version"],
         library=plugin.library,
         loaded=reason is None,
         reason=reason,
@@ -127,7 +146,9 @@ def _load_library(name: str, plugin: Plugin) -> None:
             f"the library of the backend '{name}' does not load: {error.__cause__ or error} "
             f"(built for torch >= {plugin.facts['torch']}; found torch {torch.__version__})"
         ) from error
-    _check_signatures(name, plugin.library)
+    handle = ctypes.CDLL(str(plugin.library))
+    _check_schemas(name, handle)
+    _check_signatures(name, handle)
 
 
 def _check_torch(version: str) -> None:
@@ -139,8 +160,21 @@ def _check_torch(version: str) -> None:
         )
 
 
-def _check_signatures(name: str, library: Path) -> None:
-    handle = ctypes.CDLL(str(library))
+def _check_schemas(name: str, handle: ctypes.CDLL) -> None:
+    # The library beside it is not loaded where the process has one of that SONAME already.
+    if not hasattr(handle, "fusewheel_schema_version"):
+        return  # a backend of somebody else's that does not bring the schemas
+    handle.fusewheel_schema_version.restype = ctypes.c_char_p
+    version = handle.fusewheel_schema_version().decode()
+    if version != __version__:
+        raise errors.VersionMismatchError(
+            f"the backend '{name}' of version {__version__} met the schemas of version {version}: "
+            "another copy of fusewheel was loaded into this process before. Start a new process "
+            "and load one of them"
+        )
+
+
+def _check_signatures(name: str, handle: ctypes.CDLL) -> None:
     handle.fusewheel_signatures.restype = ctypes.c_char_p
     for line in handle.fusewheel_signatures().decode().splitlines():
         operator, _, kernel = line.partition("(")
