@@ -144,8 +144,9 @@ def _compile_backward(case: Case) -> None:
     same(gradients(case, run), gradients(case), traps.COMPILED_VALUES)
 
 
-def _forward(case: Case, function: Callable[..., Tensors] | None = None) -> Tensors:
-    return (function or case.function)(*own(case))
+def _forward(case: Case, function: Callable[..., Any] | None = None) -> Tensors:
+    results: Tensors = (function or case.function)(*own(case))
+    return results
 
 
 def _compile_dynamic(case: Case) -> None:
