@@ -1,9 +1,8 @@
-"""Every operator in every part of PyTorch: the columns of docs/conformance.md, in this process."""
+"""Every operator in every part of PyTorch: the columns of the doctor, in this process."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +15,6 @@ from fusewheel.doctor.columns.values import equal
 from fusewheel.doctor.conformance import cases
 from fusewheel.doctor.outcome import Status, examine
 
-PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
 IN_PROCESS = [column for column in COLUMNS if not column.slow and column.theme != "processes"]
 
 
@@ -45,17 +43,3 @@ def test_other_processes(method: str):
             assert equal(got, case.results()), case.subject.name
     finally:
         torch.set_num_threads(threads)
-
-
-def test_the_page_has_every_operator_in_every_column():
-    """`python -m fusewheel doctor --conformance docs/conformance.md` writes it anew."""
-    themes = {}
-    for section in PAGE.read_text().split("\n## ")[1:]:
-        rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line[:1] == "|"]
-        head, _, *body = rows
-        themes[section.splitlines()[0]] = (head[1:], body)
-    assert list(themes) == list(dict.fromkeys(column.theme for column in COLUMNS))
-    for theme, (head, body) in themes.items():
-        assert head == [column.name for column in COLUMNS if column.theme == theme]
-        assert [row[0].strip("`") for row in body] == [o.name for o in ops.operators()]
-        assert all(mark in ("yes", "refuses", "-") for row in body for mark in row[1:])
