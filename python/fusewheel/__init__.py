@@ -26,6 +26,7 @@ from fusewheel import ops  # noqa: E402
 from fusewheel.ops import *  # noqa: E402, F403
 
 if TYPE_CHECKING:
+    from fusewheel import doctor as doctor
     from fusewheel import inductor as inductor
     from fusewheel import quantization as quantization
     from fusewheel.compiler import explain as explain
@@ -45,6 +46,7 @@ __all__ = [
     "VersionMismatchError",
     "__version__",
     "backends",
+    "doctor",
     "explain",
     "export",
     "inductor",
@@ -65,6 +67,6 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module("fusewheel.compiler"), name)
     if name == "quantize_":
         return importlib.import_module("fusewheel.quantization").quantize_
-    if name in ("inductor", "quantization"):
+    if name in ("doctor", "inductor", "quantization"):
         return importlib.import_module(f"fusewheel.{name}")
     raise AttributeError(f"module 'fusewheel' has no attribute '{name}'")

@@ -1,4 +1,4 @@
-"""`python -m fusewheel`: what is installed, the operators, and the demo."""
+"""`python -m fusewheel`: what is installed, the operators, the demo and the doctor."""
 
 from __future__ import annotations
 
@@ -20,11 +20,18 @@ def main(arguments: Sequence[str]) -> int:
     commands.add_parser(
         "demo", help="a real language model in eager, Inductor and fusewheel", add_help=False
     )
+    commands.add_parser(
+        "doctor", help="does an operator of any package work all over PyTorch?", add_help=False
+    )
     known, rest = parser.parse_known_args(arguments)
     if known.command == "demo":
         from fusewheel import demo
 
         return demo.main(rest)
+    if known.command == "doctor":
+        from fusewheel.doctor import cli
+
+        return cli.main(rest)
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     print(_operators() if known.command == "operators" else _info())

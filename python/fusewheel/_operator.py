@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -85,6 +85,12 @@ class Operator:
         products: whether PyTorch's own matrix products are part of it: like them, it may round
             otherwise with another number of threads.
         mutates: index of the argument that is written, if one is.
+        autocast: what autocast makes of tensors of several floating dtypes: all get the `"widest"`
+            of theirs, or as PyTorch's products the `"lower"` one that autocast was given; None
+            leaves them alone. What is written keeps its dtype, and the others get that. An
+            operator without a public function, which sees what another one saved, has no rule.
+        flops: floating-point operations of its products, from its arguments; those of its
+            reference as PyTorch counts them. Without it none are counted.
         in_place: whether that argument is read too. Its gradient is all that `backward` gives:
             where another argument needs one, and for it the value that is gone, the reference runs.
         samples: argument tuples that exercise it.
@@ -110,6 +116,8 @@ class Operator:
     products: bool = False
     mutates: int | None = None
     in_place: bool = False
+    autocast: Literal["widest", "lower"] | None = "widest"
+    flops: Callable[..., int] | None = None
     function: Callable[..., Any] | None = None
     rival: Callable[..., Any] | None = None
 

@@ -10,18 +10,23 @@ operator:
 * `CompositeExplicitAutograd`: a device without a kernel library runs the reference.
 * `ADInplaceOrView`: an operator that writes an argument bumps its version, or gradients that saved
   the old value would silently be wrong.
+* `AutocastCPU`, `AutocastCUDA`: tensors of several dtypes are cast to one.
 * Sparse and quantised layouts are refused by name.
+
+PyTorch's flop counter learns the formulas of those that have one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from fusewheel._autocast import autocast_kernel
 from fusewheel._operator import Arguments, Operator
 
 _library = torch.library.Library("fusewheel", "IMPL")
@@ -48,6 +53,12 @@ def register(operator: Operator) -> None:
     }
     for key, make_kernel in kernels.items():
         _library.impl(name, _completed(operator, make_kernel), key)
+    if operator.function is not None and operator.autocast is not None:
+        for device in ("CPU", "CUDA"):
+            kernel = _completed(operator, partial(autocast_kernel, device=device))
+            _library.impl(name, kernel, f"Autocast{device}")
+    if operator.flops is not None:
+        _count_flops(operator, operator.flops)
     if operator.mutates is not None:
         _library.impl(name, _version_bump(operator), "ADInplaceOrView", with_keyset=True)
 
@@ -67,6 +78,14 @@ def _completed(
         return kernel(*given, *defaults[len(given) - required :])
 
     return completed
+
+
+def _count_flops(operator: Operator, formula: Callable[..., int]) -> None:
+    from torch.utils.flop_counter import register_flop_formula
+
+    completed = _completed(operator, lambda _: formula)
+    packet = operator.overload.overloadpacket
+    register_flop_formula(packet, get_raw=True)(lambda *given, out_val: completed(*given))
 
 
 def _fake(operator: Operator) -> Callable[..., Any]:

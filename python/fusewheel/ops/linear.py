@@ -204,9 +204,23 @@ def _benchmarks(make: Make) -> Iterator[tuple[str, Arguments]]:
             yield f"{rows}x{inputs}x{outputs}", (make(rows, inputs), make(outputs, inputs), None)
 
 
+def _flops(x: Tensor, weight: Tensor, bias: Tensor | None) -> int:
+    return 2 * x.numel() * weight.shape[0]
+
+
+def _backward_x_flops(grad: Tensor, weight: Tensor) -> int:
+    return 2 * grad.numel() * weight.shape[1]
+
+
+def _backward_weight_flops(grad: Tensor, x: Tensor, weight: Tensor) -> int:
+    return 2 * grad.numel() * weight.shape[1]
+
+
 OPERATORS: tuple[Operator, ...] = (
     Operator(
         name="linear",
+        autocast="lower",
+        flops=_flops,
         reference=_reference,
         fake=_fake,
         shapes=("with_last(x, weight[0])",),
@@ -218,6 +232,7 @@ OPERATORS: tuple[Operator, ...] = (
     ),
     Operator(
         name="linear_backward_x",
+        flops=_backward_x_flops,
         reference=_backward_x_reference,
         fake=_backward_x_fake,
         shapes=("with_last(grad, weight[1])",),
@@ -227,6 +242,7 @@ OPERATORS: tuple[Operator, ...] = (
     ),
     Operator(
         name="linear_backward_weight",
+        flops=_backward_weight_flops,
         reference=_backward_weight_reference,
         fake=_backward_weight_fake,
         shapes=("weight",),

@@ -222,9 +222,20 @@ def _backward_fake(
     return _fake_gradients(x, weight, settings[-3:])
 
 
+def _flops(x: Tensor, weight: Tensor, *rest: Any) -> int:
+    # The logits, and the gradients of x and of the weight where they are wanted.
+    return (1 + sum(rest[-3:-1])) * 2 * x.numel() * weight.shape[0]
+
+
+def _backward_flops(grad: Tensor, *arguments: Any) -> int:
+    return _flops(*arguments)
+
+
 OPERATORS = (
     Operator(
         name="linear_cross_entropy",
+        autocast="lower",
+        flops=_flops,
         reference=_reference,
         fake=_fake,
         shapes=(
@@ -244,6 +255,7 @@ OPERATORS = (
     ),
     Operator(
         name="linear_cross_entropy_backward",
+        flops=_backward_flops,
         reference=_backward_reference,
         fake=_backward_fake,
         shapes=("when(needs_x, x)", "when(needs_weight, weight)", "when(needs_bias, weight[:1])"),

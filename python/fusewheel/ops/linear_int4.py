@@ -209,9 +209,19 @@ def _backward_bad_inputs(make: Make) -> Iterator[BadInput]:
     yield from _bad_groups(grad, ())
 
 
+def _flops(x: Tensor, qweight: Tensor, *rest: Any) -> int:
+    return 2 * x.numel() * qweight.shape[0]
+
+
+def _backward_flops(grad: Tensor, qweight: Tensor, *rest: Any) -> int:
+    return 2 * grad.numel() * 2 * qweight.shape[1]
+
+
 OPERATORS = (
     Operator(
         name="linear_int4",
+        autocast=None,
+        flops=_flops,
         reference=_reference,
         fake=_fake,
         shapes=("with_last(x, qweight[0])",),
@@ -223,6 +233,7 @@ OPERATORS = (
     ),
     Operator(
         name="linear_int4_backward",
+        flops=_backward_flops,
         reference=_backward_reference,
         fake=_backward_fake,
         shapes=("with_last(grad, 2 * qweight[1])",),

@@ -1,0 +1,41 @@
+"""What autocast makes of an operator's arguments."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusewheel._operator import Arguments, Operator
+
+
+def autocast_kernel(operator: Operator, device: str) -> Callable[..., Any]:
+    """The kernel for `Autocast<device>`: casts, then the operator without autocast."""
+    call = operator.overload._op
+    key = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"Autocast{device}"))
+    lower = device.lower() if operator.autocast == "lower" else None
+    written = operator.mutates
+
+    def kernel(*arguments: Any) -> Any:
+        dtypes = {a.dtype for a in arguments if isinstance(a, Tensor) and a.is_floating_point()}
+        if written is not None and isinstance(arguments[written], Tensor):
+            arguments = _cast(arguments, arguments[written].dtype)
+        # Nothing is taken from float64, as PyTorch's own rules have it.
+        elif torch.float64 not in dtypes:
+            if lower is not None:
+                arguments = _cast(arguments, torch.get_autocast_dtype(lower))
+            elif len(dtypes) > 1:
+                arguments = _cast(arguments, functools.reduce(torch.promote_types, dtypes))
+        with torch._C._ExcludeDispatchKeyGuard(key):
+            return call(*arguments)
+
+    return kernel
+
+
+def _cast(arguments: Arguments, dtype: torch.dtype) -> Arguments:
+    return tuple(
+        a.to(dtype) if isinstance(a, Tensor) and a.is_floating_point() else a for a in arguments
+    )

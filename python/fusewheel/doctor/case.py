@@ -1,0 +1,230 @@
+"""An operator and one set of arguments for it, seen as a function of tensors."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+Tensors = tuple[Tensor, ...]
+# What an operator raises to refuse its arguments.
+REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is examined.
+
+    Attributes:
+        name: how the report calls it.
+        call: the dispatcher's overload, or any Python function.
+        schema: the overload's; None for a Python function.
+        modules: what a fresh process imports to have it; empty if that is not known.
+    """
+
+    name: str
+    call: Callable[..., Any]
+    schema: torch.FunctionSchema | None = None
+    modules: tuple[str, ...] = ()
+
+    @property
+    def random(self) -> bool:
+        """Whether it says that it draws random numbers."""
+        tags = getattr(self.call, "tags", ())
+        return torch.Tag.nondeterministic_seeded in tags
+
+
+class Case:
+    """A subject with arguments.
+
+    Attributes:
+        tensors: every tensor among the arguments, in lists too.
+        written: indices into `tensors` of those that the schema says are written.
+    """
+
+    def __init__(self, subject: Subject, arguments: Sequence[Any]) -> None:
+        self.subject = subject
+        self.arguments = tuple(arguments)
+        self._leaves, self._spec = tree_flatten(self.arguments)
+        self._positions = [i for i, leaf in enumerate(self._leaves) if isinstance(leaf, Tensor)]
+        self.tensors: Tensors = tuple(self._leaves[i].detach() for i in self._positions)
+        self.written = self._written()
+
+    def _written(self) -> tuple[int, ...]:
+        if self.subject.schema is None:
+            return ()
+        owners: list[bool] = []
+        for argument, value in zip(self.subject.schema.arguments, self.arguments, strict=False):
+            info = argument.alias_info
+            count = sum(isinstance(leaf, Tensor) for leaf in tree_flatten(value)[0])
+            owners += [info is not None and info.is_write] * count
+        return tuple(i for i, writes in enumerate(owners) if writes)
+
+    def __str__(self) -> str:
+        return f"({', '.join(map(_describe, self.arguments))})"
+
+    @property
+    def size(self) -> int:
+        """Elements in all tensors."""
+        return sum(t.numel() for t in self.tensors)
+
+    @cached_property
+    def floating(self) -> tuple[int, ...]:
+        """Indices of the tensors with floating dtype."""
+        return tuple(i for i, t in enumerate(self.tensors) if t.is_floating_point())
+
+    def given(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
+        """The arguments with these tensors in place of its own."""
+        leaves = list(self._leaves)
+        for i, tensor in zip(self._positions, tensors, strict=True):
+            leaves[i] = tensor
+        return tuple(tree_unflatten(leaves, self._spec))
+
+    def using(self, tensors: Sequence[Tensor]) -> Case:
+        """The same case with other tensors."""
+        return Case(self.subject, self.given(tensors))
+
+    @property
+    def function(self) -> Callable[..., Tensors]:
+        """The operator as a function of the tensors that writes none of them: what it would write
+        comes after what it returns.
+        """
+        call, given, written = self.subject.call, self.given, self.written
+
+        def function(*tensors: Any) -> Tensors:
+            own = [t.clone() if i in written else t for i, t in enumerate(tensors)]
+            outputs = tree_flatten(call(*given(own)))[0]
+            kept = [o for o in outputs if isinstance(o, Tensor)]
+            kept = [o for o in kept if not any(o is own[i] for i in written)]
+            return (*kept, *(own[i] for i in written))
+
+        return function
+
+    def leaves(self, requires_grad: bool = True) -> Tensors:
+        """The tensors, detached, of which those with floating dtype require a gradient."""
+        return tuple(
+            t.detach().requires_grad_(requires_grad and i in self.floating)
+            for i, t in enumerate(self.tensors)
+        )
+
+    def results(self) -> Tensors:
+        """What the function gives, without a graph."""
+        with torch.no_grad(), quiet():
+            return self.function(*self.tensors)
+
+    @cached_property
+    def exact(self) -> Case:
+        """The case in float64, where the operator takes that."""
+        wide = self.using([t.double() if t.is_floating_point() else t for t in self.tensors])
+        try:
+            wide.results()
+        except REFUSALS:
+            return self
+        return wide
+
+    def along(self, inputs: Sequence[Tensor], scale: float = 1.0) -> Tensors:
+        """One direction of unit order for each floating input."""
+        generator = torch.Generator().manual_seed(7)
+        return tuple(
+            torch.rand(t.shape, generator=generator, dtype=torch.float64)
+            .add_(0.5)
+            .mul_(scale)
+            .to(t.dtype)
+            for t in inputs
+        )
+
+    @cached_property
+    def slope(self) -> Tensors:
+        """Directional derivative of every output, from finite differences."""
+        inputs = [self.tensors[i] for i in self.floating]
+        step = 1e-6 if all(t.dtype == torch.float64 for t in inputs) else 1e-2
+        directions = self.along(inputs)
+        ends = []
+        for sign in (1, -1):
+            moved = list(self.tensors)
+            for i, d in zip(self.floating, directions, strict=True):
+                moved[i] = moved[i] + sign * step * d
+            ends.append(self.using(moved).results())
+        return tuple(
+            (a - b) / (2 * step) if a.is_floating_point() else torch.zeros(a.shape)
+            for a, b in zip(*ends, strict=True)
+        )
+
+    @cached_property
+    def recorded(self) -> tuple[bool, ...]:
+        """Which outputs autograd has a gradient for."""
+        with quiet():
+            return tuple(o.requires_grad for o in self.function(*self.leaves()))
+
+    @property
+    def views(self) -> bool:
+        """Whether an output lies in the memory of a tensor."""
+        memory = {t.untyped_storage().data_ptr() for t in self.tensors if t.numel()}
+        return any(o.untyped_storage().data_ptr() in memory for o in self.results())
+
+    @cached_property
+    def smooth(self) -> bool:
+        """Whether a small change of the floating inputs changes an output in proportion."""
+        if not self.floating or self.subject.random:
+            return False
+        try:
+            slope = self.exact.slope
+        except REFUSALS:
+            return False
+        return any(bool((s.isfinite() & (s != 0)).any()) for s in slope)
+
+    def resized(self, old: int, new: int) -> Case | None:
+        """Every dimension of size `old` gets size `new`; None if the operator refuses that."""
+
+        def resize(tensor: Tensor) -> Tensor:
+            for dim, size in enumerate(tensor.shape):
+                if size == old:
+                    index = torch.arange(new, device=tensor.device) % max(old, 1)
+                    tensor = tensor.index_select(dim, index)
+            return tensor
+
+        case = self.using([resize(t) for t in self.tensors])
+        try:
+            case.results()
+        except REFUSALS:
+            return None
+        return case
+
+    def other_values(self) -> Case:
+        """The floating values in another order, a lone one scaled."""
+        return self.using(
+            [
+                t
+                if not t.is_floating_point()
+                else t.flatten().roll(1).view(t.shape)
+                if t.numel() > 1
+                else t * 0.75
+                for t in self.tensors
+            ]
+        )
+
+
+class quiet(warnings.catch_warnings):
+    """A region without warnings: those of what is examined are not the doctor's."""
+
+    def __enter__(self) -> Any:
+        result = super().__enter__()
+        warnings.simplefilter("ignore")
+        return result
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Tensor):
+        dtype = str(value.dtype).removeprefix("torch.")
+        shape = ", ".join(map(str, value.shape))
+        layout = "" if value.is_contiguous() else f", strides {list(value.stride())}"
+        return f"{dtype}[{shape}{layout}]"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_describe, value))}]"
+    return repr(value)

@@ -1,0 +1,80 @@
+"""`python -m fusewheel doctor`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fusewheel import doctor
+from fusewheel.doctor.conformance import page
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Examines an operator; returns 1 if something fails, 2 if there is nothing to examine."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if given.conformance is not None:
+        given.conformance.write_text(page())
+        return 0
+    if given.operator is None or given.samples is None:
+        parser.error("an operator and --samples are needed (or --conformance)")
+    # What lies beside the one who asks, as for `python -m pytest`.
+    sys.path.insert(0, os.getcwd())
+    try:
+        samples = _named(given.samples)
+        modules = [given.samples.partition(":")[0], *given.imports]
+        for name in modules:
+            importlib.import_module(name)
+        operator = _operator(given.operator)
+        report = doctor.check(
+            operator,
+            samples,
+            columns=given.columns,
+            seconds=given.timeout,
+            modules=modules,
+            progress=doctor.bar,
+        )
+    except (AttributeError, ImportError, TypeError, ValueError) as error:
+        parser.error(str(error))
+    print(report)
+    for path, text in ((given.json, report.json()), (given.markdown, report.markdown())):
+        if path is not None:
+            path.write_text(text)
+    return 0 if report.healthy else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m fusewheel doctor", description=doctor.__doc__)
+    add = parser.add_argument
+    add("operator", nargs="?", help="ns::name, ns::name.overload, or module:function")
+    add("--samples", help="module:function that gives argument tuples; it imports the operator")
+    add("--import", dest="imports", nargs="*", default=[], help="modules to import first")
+    add("--columns", nargs="*", default=[], help="only these columns")
+    add("--timeout", type=float, default=120.0, help="seconds for each column (120)")
+    add("--json", type=Path, help="write the report there as JSON")
+    add("--markdown", type=Path, help="write the report there as Markdown")
+    add("--conformance", type=Path, help="write the matrix of fusewheel's own operators there")
+    return parser
+
+
+def _named(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    if not attribute:
+        raise ValueError(f"expected module:function, got '{name}'")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _operator(name: str) -> Any:
+    if "::" not in name:
+        return _named(name)
+    namespace, _, rest = name.partition("::")
+    operator, _, overload = rest.partition(".")
+    packet = getattr(getattr(torch.ops, namespace), operator)
+    return getattr(packet, overload) if overload else packet

@@ -1,0 +1,71 @@
+"""A column of the matrix: one way of using an operator, with the test of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fusewheel.doctor.case import Case
+from fusewheel.doctor.traps import ERROR, Trap
+
+
+class NotApplicable(Exception):
+    """The column says nothing about this case; the message is the reason."""
+
+
+class Refused(Exception):
+    """The operator refuses this use with an error of its own, which is the message."""
+
+
+class Finding(Exception):
+    """The operator is wrong here.
+
+    Attributes:
+        trap: the name of the mistake and how it is mended.
+        detail: what was seen.
+    """
+
+    def __init__(self, trap: Trap, detail: str) -> None:
+        super().__init__(f"{trap.name}: {detail}")
+        self.trap = trap
+        self.detail = detail
+
+
+Check = Callable[[Case], None]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One way of using an operator.
+
+    Attributes:
+        name: what it is called in reports and on the command line.
+        theme: the heading it stands under.
+        title: what it says of an operator that passes.
+        check: returns if a case passes; raises `Finding`, `Refused` or `NotApplicable`, and
+            whatever the operator raises.
+        most: how many cases are enough, the smallest first; 0 stands for all.
+        slow: whether it takes a fresh process.
+        trap: what an error is a sign of that says nothing itself.
+    """
+
+    name: str
+    theme: str
+    title: str
+    check: Check
+    most: int = 0
+    slow: bool = False
+    trap: Trap = ERROR
+
+
+def applies(condition: bool, reason: str) -> None:
+    """Ends a check that has nothing to say."""
+    if not condition:
+        raise NotApplicable(reason)
+
+
+def differentiable(case: Case) -> None:
+    """Ends a check of derivatives where there are none."""
+    applies(not case.subject.random, "random")
+    applies(bool(case.floating), "no floating tensor")
+    applies(case.smooth, "not differentiable")

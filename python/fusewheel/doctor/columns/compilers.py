@@ -1,0 +1,197 @@
+"""opcheck, fakes, functionalisation and torch.compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusewheel.doctor import traps
+from fusewheel.doctor.case import Case, Tensors, quiet
+from fusewheel.doctor.column import Column, Finding, NotApplicable, applies
+from fusewheel.doctor.columns.memory import gradients, has_graph, same
+
+THEME = "compilers"
+
+
+def overload(case: Case) -> torch._ops.OpOverload:
+    """The dispatcher's handle; ends the check where there is none."""
+    call = case.subject.call
+    if not isinstance(call, torch._ops.OpOverload):
+        raise NotApplicable("not a dispatcher operator")
+    return call
+
+
+def own(case: Case) -> Tensors:
+    """The tensors without the memory they lie in, so that tracers see no views."""
+    return tuple(t.clone() for t in case.tensors)
+
+
+def _opcheck(case: Case) -> None:
+    op = overload(case)
+    applies(op.namespace != "aten", "opcheck is for custom operators")
+    for grad in (False, True):
+        leaves = [
+            t.detach().requires_grad_(grad and t.is_floating_point() and i not in case.written)
+            for i, t in enumerate(case.tensors)
+        ]
+        try:
+            with quiet():
+                torch.library.opcheck(op, case.given(leaves))
+        except Exception as error:
+            trap = traps.diagnosed(error, traps.OPCHECK)
+            raise Finding(trap, str(error).strip()[:600]) from error
+
+
+def _promises(case: Case, promised: Tensors) -> None:
+    for i, (real, fake) in enumerate(zip(case.results(), promised, strict=True)):
+        for what in ("shape", "dtype", "stride"):
+            a, b = getattr(real, what), getattr(fake, what)
+            a, b = (a(), b()) if callable(a) and what == "stride" else (a, b)
+            if what == "stride" and 0 in real.shape:
+                continue
+            if a != b:
+                raise Finding(traps.WRONG_FAKE, f"{what} of output {i}: {b} promised, {a} given")
+
+
+def _fake(case: Case) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode() as mode, quiet():
+        fakes = [mode.from_tensor(t) for t in case.tensors]
+        try:
+            promised = case.function(*fakes)
+        except Exception as error:
+            trap = traps.diagnosed(error, traps.NO_FAKE)
+            raise Finding(trap, str(error).strip()[:600]) from error
+    _promises(case, promised)
+
+
+def _meta(case: Case) -> None:
+    overload(case)
+    try:
+        with quiet():
+            promised = case.function(*(t.to("meta") for t in case.tensors))
+    except Exception as error:
+        trap = traps.diagnosed(error, traps.NO_FAKE)
+        raise Finding(trap, str(error).strip()[:600]) from error
+    _promises(case, promised)
+
+
+def _functional(case: Case) -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    applies(not case.subject.random, "random")
+    with quiet():
+        graph = make_fx(torch.func.functionalize(case.function))(*own(case))
+    for node in graph.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        # The last copy is that of functionalize, back into what was given.
+        if schema is not None and schema.is_mutable and "copy_" not in schema.name:
+            raise Finding(traps.OPCHECK, f"{node.target} still writes its input")
+    with quiet():
+        same(tuple(graph(*own(case))), case.results(), traps.COMPILED_VALUES)
+
+
+def compiled(case: Case, **settings: Any) -> tuple[Callable[..., Tensors], Any]:
+    """The function, compiled whole; what breaks the graph is named."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    function = torch.compile(case.function, backend=counter, fullgraph=True, **settings)
+
+    def run(*tensors: Tensor) -> Tensors:
+        try:
+            with quiet():
+                return function(*tensors)
+        except Exception as error:
+            if type(error).__module__.startswith("torch._dynamo"):
+                raise _graph_break(case, error) from error
+            raise
+
+    return run, counter
+
+
+def _graph_break(case: Case, error: BaseException) -> Finding:
+    text = str(error).strip()
+    trap = traps.diagnosed(error, traps.GRAPH_BREAK)
+    if trap is traps.GRAPH_BREAK and case.subject.schema is None:
+        with quiet():
+            outputs = case.function(*case.leaves())
+        names = {type(o.grad_fn).__module__ for o in outputs if o.grad_fn is not None}
+        python = any(
+            isinstance(o.grad_fn, torch.autograd.function.BackwardCFunction) for o in outputs
+        )
+        if python or "torch.autograd.function" in names:
+            trap = traps.OPAQUE_FUNCTION
+    return Finding(trap, text[:600])
+
+
+def _compile(case: Case) -> None:
+    applies(not case.subject.random, "random")
+    run, counter = compiled(case)
+    same(run(*own(case)), case.results(), traps.COMPILED_VALUES)
+    if counter.frame_count != 1:
+        raise Finding(traps.GRAPH_BREAK, f"{counter.frame_count} frames")
+
+
+def _compile_backward(case: Case) -> None:
+    has_graph(case)
+    run, _ = compiled(case)
+    same(gradients(case, run), gradients(case), traps.COMPILED_VALUES)
+
+
+def _forward(case: Case, function: Callable[..., Any] | None = None) -> Tensors:
+    results: Tensors = (function or case.function)(*own(case))
+    return results
+
+
+def _compile_dynamic(case: Case) -> None:
+    """Two sizes, one graph, with its gradients where there are any."""
+    applies(not case.subject.random, "random")
+    sizes = grown(case)
+    frames: list[int] = []
+    run, counter = compiled(case, dynamic=True)
+    try:
+        has_graph(case)
+        results = gradients
+    except NotApplicable:
+        results = _forward
+    # Sizes are what may change; numbers that are arguments are part of the program.
+    with torch._dynamo.config.patch(specialize_int=True):
+        for larger in sizes:
+            same(results(larger, run), results(larger), traps.COMPILED_VALUES)
+            frames.append(counter.frame_count)
+    # A float argument alone makes Dynamo trace its first frame twice.
+    if frames[0] != frames[1]:
+        raise Finding(traps.RECOMPILES, f"{frames[1]} graphs for two sizes")
+
+
+def leading(case: Case) -> int:
+    """The size that may grow: that of the first dimension of the first tensor that has any."""
+    sizes = [t.shape[0] for t in case.tensors if t.dim() and t.shape[0] > 1]
+    applies(bool(sizes), "no dimension of more than one element")
+    return sizes[0]
+
+
+def grown(case: Case) -> tuple[Case, Case]:
+    """Two larger cases, of sizes that no other dimension has: equal ones are taken for one."""
+    old = leading(case)
+    larger = [case.resized(old, old * factor) for factor in (5, 7)]
+    if larger[0] is None or larger[1] is None:
+        raise NotApplicable("the leading dimension cannot grow")
+    return larger[0], larger[1]
+
+
+COLUMNS = (
+    Column("opcheck", THEME, "torch.library.opcheck", _opcheck, most=1),
+    Column("fake", THEME, "fake tensors: shape, dtype, strides", _fake),
+    Column("meta", THEME, "meta tensors", _meta),
+    Column("functional", THEME, "functionalisation", _functional, most=1),
+    Column("compile", THEME, "torch.compile in one frame", _compile, most=1),
+    Column("compiled backward", THEME, "gradients when compiled", _compile_backward, most=1),
+    Column("compiled sizes", THEME, "no recompile for a second size", _compile_dynamic, most=1),
+)

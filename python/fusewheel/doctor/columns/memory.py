@@ -1,0 +1,197 @@
+"""What autograd keeps between forward and backward: hooks, checkpoints, in-place changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+from fusewheel.doctor import traps
+from fusewheel.doctor.case import Case, Tensors, quiet
+from fusewheel.doctor.column import Column, Finding, applies, differentiable
+from fusewheel.doctor.traps import Trap
+
+THEME = "memory"
+
+
+def total(outputs: Tensors) -> Tensor:
+    """A loss that gives every output a gradient of its own."""
+    return torch.stack([(o * o).sum().double() for o in outputs if o.requires_grad]).sum()
+
+
+def gradients(case: Case, function: Callable[..., Any] | None = None) -> Tensors:
+    """Of the sum of squares of all outputs, for every floating tensor."""
+    leaves = case.leaves()
+    wanted = [leaves[i] for i in case.floating]
+    with quiet():
+        # Not autograd.grad, which reentrant checkpointing does not take.
+        total((function or case.function)(*leaves)).backward()
+    return tuple(torch.zeros_like(w) if w.grad is None else w.grad for w in wanted)
+
+
+def same(got: Tensors, want: Tensors, trap: Trap) -> None:
+    """Raises a finding of that trap where they differ."""
+    try:
+        torch.testing.assert_close(got, want, equal_nan=True)
+    except AssertionError as error:
+        raise Finding(trap, str(error)) from error
+
+
+def has_graph(case: Case) -> None:
+    """Ends a check that needs a backward pass where there is none."""
+    differentiable(case)
+    with quiet():
+        outputs = case.function(*case.leaves())
+    applies(any(o.requires_grad for o in outputs), "records no gradient")
+    applies(any(bool(g.any()) for g in gradients(case)), "backward gives no gradient")
+
+
+def _hooks(case: Case) -> None:
+    has_graph(case)
+    want = gradients(case)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t.clone()):
+        got = gradients(case)
+    same(got, want, traps.CONTEXT_STATE)
+
+
+def _changed_input(case: Case) -> None:
+    """An input changed after the call: the gradient is right, or backward raises an error."""
+    has_graph(case)
+    applies(not case.views, "gives a view")
+    want = gradients(case)
+    for index in case.floating:
+        if index in case.written:
+            continue
+
+        def function(*tensors: Tensor, index: int = index) -> Tensors:
+            own = list(tensors)
+            own[index] = own[index].clone()
+            outputs = case.function(*own)
+            with torch.no_grad():
+                own[index].mul_(-3.0)
+            return outputs
+
+        try:
+            got = gradients(case, function)
+        except RuntimeError as error:
+            if "modified by an inplace operation" in str(error):
+                continue
+            raise
+        same(got, want, traps.CONTEXT_STATE)
+
+
+def _checkpoint(case: Case) -> None:
+    has_graph(case)
+    want = gradients(case)
+    for reentrant in (False, True):
+        got = gradients(
+            case, lambda *t, r=reentrant: checkpoint(case.function, *t, use_reentrant=r)
+        )
+        same(got, want, traps.CHECKPOINT)
+
+
+class _Counts(TorchDispatchMode):
+    """Counts how often an operator is run."""
+
+    def __init__(self, overload: Any) -> None:
+        super().__init__()
+        self.overload = overload
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.count += func is self.overload
+        return func(*args, **(kwargs or {}))
+
+
+def _selective(case: Case) -> None:
+    """A policy that names the operator decides whether it runs once or twice."""
+    applies(isinstance(case.subject.call, torch._ops.OpOverload), "not a dispatcher operator")
+    applies(not case.written, "the policy forbids operators that write")
+    has_graph(case)
+    overload = case.subject.call
+    counts = []
+    for policy in (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.MUST_RECOMPUTE):
+
+        def choose(
+            ctx: Any, op: Any, *args: Any, policy: CheckpointPolicy = policy, **kwargs: Any
+        ) -> CheckpointPolicy:
+            return policy if op is overload else CheckpointPolicy.MUST_RECOMPUTE
+
+        contexts = partial(create_selective_checkpoint_contexts, choose)
+        with _Counts(overload) as counts_runs:
+            got = gradients(
+                case,
+                lambda *t, contexts=contexts: checkpoint(
+                    _then_square(case), *t, use_reentrant=False, context_fn=contexts
+                ),
+            )
+        counts.append(counts_runs.count)
+        same(got, gradients(case, _then_square(case)), traps.CHECKPOINT)
+    applies(counts[1] > 0, "decomposes into others before a policy sees it")
+    if counts[0] >= counts[1]:
+        raise Finding(
+            traps.MODE,
+            f"saved, it ran {counts[0]} times; to be recomputed, {counts[1]}",
+        )
+
+
+def _then_square(case: Case) -> Callable[..., Tensors]:
+    # Something after it that needs its result in backward, so that it is computed again.
+    return lambda *t: tuple(o * o if o.is_floating_point() else o for o in case.function(*t))
+
+
+def _partial(case: Case) -> None:
+    """Each output alone, and the other ones without a gradient."""
+    has_graph(case)
+    leaves = case.leaves()
+    wanted = [leaves[i] for i in case.floating]
+    with quiet():
+        outputs = [o for o in case.function(*leaves) if o.requires_grad]
+        applies(len(outputs) > 1, "one output")
+        parts = []
+        for output in outputs:
+            try:
+                found = torch.autograd.grad(
+                    (output * output).sum(), wanted, allow_unused=True, retain_graph=True
+                )
+            except (TypeError, AttributeError) as error:
+                raise Finding(traps.UNDEFINED, str(error)) from error
+            parts.append(
+                [
+                    torch.zeros_like(w) if g is None else g
+                    for w, g in zip(wanted, found, strict=True)
+                ]
+            )
+    sums = tuple(sum(p[1:], p[0]) for p in map(list, zip(*parts, strict=True)))
+    same(sums, gradients(case), traps.UNDEFINED)
+
+
+COLUMNS = (
+    Column(
+        "saved hooks", THEME, "hooks on saved tensors", _hooks, most=1, trap=traps.CONTEXT_STATE
+    ),
+    Column("changed input", THEME, "a change of a saved input is noticed", _changed_input),
+    Column("unused output", THEME, "a gradient for one output only", _partial, most=1),
+    Column(
+        "checkpoint", THEME, "activation checkpointing", _checkpoint, most=1, trap=traps.CHECKPOINT
+    ),
+    Column(
+        "selective",
+        THEME,
+        "checkpoint policies that name it",
+        _selective,
+        most=1,
+        trap=traps.CHECKPOINT,
+    ),
+)

@@ -1,0 +1,165 @@
+"""Autocast, tensor subclasses, dispatch modes, copies of graphs, profiler and flop counter."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from fusewheel.doctor import traps
+from fusewheel.doctor.case import REFUSALS, Case, quiet
+from fusewheel.doctor.column import Column, Finding, Refused, applies
+from fusewheel.doctor.columns.compilers import overload, own
+from fusewheel.doctor.columns.memory import same
+
+THEME = "modes"
+
+
+def _autocast(case: Case) -> None:
+    """Activations in bfloat16 and parameters in float32, as they meet in a model."""
+    applies(not case.subject.random, "random")
+    floats = [i for i in case.floating if case.tensors[i].dtype == torch.float32]
+    applies(bool(floats), "no float32 tensor")
+    device = case.tensors[floats[0]].device.type
+    mixed = [t.bfloat16() if i == floats[0] else t for i, t in enumerate(case.tensors)]
+    for tensors in (case.tensors, mixed):
+        leaves = [
+            t.detach().requires_grad_(t.is_floating_point() and i not in case.written)
+            for i, t in enumerate(tensors)
+        ]
+        try:
+            with quiet(), torch.autocast(device, torch.bfloat16):
+                outputs = case.function(*leaves)
+        except REFUSALS as error:
+            if tensors is case.tensors:
+                raise
+            raise Refused(f"mixed dtypes: {str(error).strip().splitlines()[0]}") from error
+        graph = [o for o in outputs if o.requires_grad]
+        if not graph:
+            continue
+        with quiet():
+            wanted = [t for t in leaves if t.requires_grad]
+            found = torch.autograd.grad([o.sum() for o in graph], wanted, allow_unused=True)
+        for gradient, leaf in zip(found, wanted, strict=True):
+            if gradient is not None and gradient.dtype != leaf.dtype:
+                raise Finding(traps.AUTOCAST, f"a gradient in {gradient.dtype}, not {leaf.dtype}")
+
+
+class _Wrapped(Tensor):
+    """A tensor around a tensor, as DTensor and quantised tensors are."""
+
+    inner: Any
+
+    @staticmethod
+    def __new__(cls: type[_Wrapped], inner: Tensor) -> _Wrapped:
+        wrapped: _Wrapped = Tensor._make_wrapper_subclass(
+            cls, inner.shape, strides=inner.stride(), dtype=inner.dtype, device=inner.device
+        )
+        wrapped.inner = inner
+        return wrapped
+
+    def __init__(self, inner: Tensor) -> None:
+        super().__init__()
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        plain = tree_map_only(_Wrapped, lambda w: w.inner, (args, kwargs or {}))
+        result = func(*plain[0], **plain[1])
+        if func._schema.is_mutable and isinstance(result, Tensor):
+            return args[0]
+        return tree_map_only(Tensor, cls, result)
+
+
+def _subclass(case: Case) -> None:
+    applies(not case.subject.random, "random")
+    with quiet(), torch.no_grad():
+        outputs = case.function(*(_Wrapped(t) for t in own(case)))
+    if not all(isinstance(o, _Wrapped) for o in outputs):
+        raise Finding(traps.SUBCLASS, "a result is a plain tensor")
+    plain = tuple(o.inner for o in outputs if isinstance(o, _Wrapped))
+    same(plain, case.results(), traps.SUBCLASS)
+
+
+class _Recording(TorchDispatchMode):
+    """Remembers which operators came by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+def _mode(case: Case) -> None:
+    applies(not case.subject.random, "random")
+    with _Recording() as mode, quiet():
+        got = case.function(*case.leaves())
+    if not mode.seen:
+        raise Finding(traps.MODE, "a __torch_dispatch__ mode saw no operator at all")
+    same(tuple(o.detach() for o in got), case.results(), traps.MODE)
+
+
+def _copies(case: Case) -> None:
+    """A graph that calls the operator, deep-copied and pickled."""
+    applies(not case.subject.random, "random")
+    op = overload(case)
+    graph = torch.fx.Graph()
+    nodes = [graph.placeholder(f"t{i}") for i in range(len(case.tensors))]
+    graph.output(graph.call_function(op, case.given(nodes)))
+    module = torch.fx.GraphModule({}, graph)
+    again = pickle.loads(pickle.dumps(module))
+    for copied in (copy.deepcopy(module), again):
+        tensors = own(case)
+        with quiet(), torch.no_grad():
+            result = copied(*tensors)
+        kept = [o for o in tree_leaves(result) if isinstance(o, Tensor)]
+        kept = [o for o in kept if not any(o is tensors[i] for i in case.written)]
+        same((*kept, *(tensors[i] for i in case.written)), case.results(), traps.PICKLE)
+
+
+def _flops(case: Case) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    applies(not case.subject.random, "random")
+    with quiet(), FlopCounterMode(display=False) as counter:
+        got = case.function(*case.leaves())
+    same(tuple(o.detach() for o in got), case.results(), traps.FLOPS)
+    if counter.get_total_flops() < 0:
+        raise Finding(traps.FLOPS, f"{counter.get_total_flops()} operations")
+
+
+def _profiler(case: Case) -> None:
+    op = overload(case)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        case.results()
+    names = {event.name for event in profiler.events()}
+    if op._schema.name not in names:
+        raise Finding(traps.PROFILER, f"no event {op._schema.name} among {len(names)}")
+
+
+COLUMNS = (
+    Column(
+        "autocast",
+        THEME,
+        "autocast, with a mixture of dtypes",
+        _autocast,
+        most=1,
+        trap=traps.AUTOCAST,
+    ),
+    Column("subclass", THEME, "wrapper tensor subclasses", _subclass, most=1, trap=traps.SUBCLASS),
+    Column("dispatch mode", THEME, "__torch_dispatch__ modes", _mode, most=1, trap=traps.MODE),
+    Column("copies", THEME, "graphs deep-copied and pickled", _copies, most=1, trap=traps.PICKLE),
+    Column("flops", THEME, "FLOP counter", _flops, most=1, trap=traps.FLOPS),
+    Column("profiler", THEME, "its name in a trace", _profiler, most=1),
+)

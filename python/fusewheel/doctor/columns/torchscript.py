@@ -1,0 +1,104 @@
+"""TorchScript: traced, scripted, frozen, saved and loaded."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import torch
+
+from fusewheel.doctor import traps
+from fusewheel.doctor.case import Case, Tensors, quiet
+from fusewheel.doctor.column import Column, Finding, applies
+from fusewheel.doctor.columns.compilers import own
+from fusewheel.doctor.columns.exporting import Module
+from fusewheel.doctor.columns.memory import same
+
+THEME = "TorchScript"
+
+
+def _traced(case: Case) -> Any:
+    applies(not case.subject.random, "random")
+    with quiet():
+        return torch.jit.trace(Module(case).eval(), own(case), check_trace=False)
+
+
+def _holds(module: Any, case: Case) -> None:
+    """The graph gives what eager gives, for other values than it was traced with too."""
+    other = case.other_values()
+    for one in (case, other):
+        with quiet(), torch.no_grad():
+            got = module(*own(one))
+        got = got if isinstance(got, tuple) else (got,)
+        same(got, one.results(), traps.BAKED)
+
+
+def _trace(case: Case) -> None:
+    module = _traced(case)
+    graph = module.inlined_graph
+    calls = graph.findAllNodes("prim::PythonOp")
+    if calls:
+        raise Finding(traps.PYTHON_OP, str(calls[0]).strip()[:200])
+    _holds(module, case)
+
+
+def _freeze(case: Case) -> None:
+    with quiet():
+        frozen = torch.jit.freeze(_traced(case))
+    _holds(frozen, case)
+
+
+def _saved(case: Case) -> None:
+    module, buffer = _traced(case), io.BytesIO()
+    with quiet():
+        torch.jit.save(module, buffer)
+        buffer.seek(0)
+        loaded = torch.jit.load(buffer)
+    _holds(loaded, case)
+
+
+def _script(case: Case) -> None:
+    applies(not case.subject.random, "random")
+    schema = case.subject.schema
+    if schema is None:
+        try:
+            with quiet():
+                scripted: Any = torch.jit.script(case.subject.call)
+        except Exception as error:
+            raise Finding(traps.NOT_SCRIPTABLE, str(error).strip()[:600]) from error
+    else:
+        names = [a.name for a in schema.arguments][: len(case.arguments)]
+        types = [_annotation(a) for a in schema.arguments]
+        signature = ", ".join(f"{n}_: {t}" for n, t in zip(names, types, strict=False))
+        operator = "torch.ops." + schema.name.replace("::", ".")
+        call = f"{operator}({', '.join(f'{n}_' for n in names)})"
+        with quiet():
+            unit = torch.jit.CompilationUnit(f"def f({signature}):\n    return {call}\n")
+        scripted = unit.f
+
+    def function(*tensors: Any) -> Tensors:
+        clone = Case(case.subject, case.given(tensors))
+        clone.subject = _Replaced(scripted)  # type: ignore[assignment]
+        return clone.function(*tensors)
+
+    _holds(function, case)
+
+
+class _Replaced:
+    """A subject that calls something else."""
+
+    def __init__(self, call: Any) -> None:
+        self.call = call
+
+
+def _annotation(argument: Any) -> str:
+    kind = str(argument.type.annotation_str)
+    return kind.replace("number", "float")
+
+
+COLUMNS = (
+    Column("trace", THEME, "jit.trace, with other values too", _trace, most=1),
+    Column("script", THEME, "jit.script", _script, most=1, trap=traps.NOT_SCRIPTABLE),
+    Column("freeze", THEME, "jit.freeze", _freeze, most=1),
+    Column("jit saved", THEME, "saved and loaded", _saved, most=1),
+)

@@ -1,0 +1,133 @@
+"""What a column said of an operator, and how it is found out."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any
+
+from fusewheel.doctor.case import Case
+from fusewheel.doctor.column import Column, Finding, NotApplicable, Refused
+from fusewheel.doctor.traps import ERROR, diagnosed
+
+# Seconds that the search for smaller arguments may take.
+SHRINKING = 2.0
+
+
+class Status(str, Enum):
+    """One of four."""
+
+    WORKS = "works"
+    REFUSES = "refuses"
+    FAILS = "fails"
+    NOT_APPLICABLE = "not applicable"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a column.
+
+    Attributes:
+        column: its name.
+        theme: the heading it stands under.
+        status: what came out.
+        reason: the error of what fails or refuses; why a column does not apply.
+        trap: the name of the mistake; empty unless it fails.
+        remedy: what to write to mend it; likewise.
+        arguments: the smallest arguments that showed it.
+    """
+
+    column: str
+    theme: str
+    status: Status
+    reason: str = ""
+    trap: str = ""
+    remedy: str = ""
+    arguments: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        """For JSON."""
+        return {**asdict(self), "status": self.status.value}
+
+
+def examine(column: Column, cases: Iterable[Case]) -> Outcome:
+    """Runs a column over cases, the smallest first, in this process.
+
+    The first that fails ends it: there is none smaller among the cases, and halving its dimensions
+    is tried for a smaller one.
+    """
+    applied = refused = None
+    reasons: list[str] = []
+    count = 0
+    for case in sorted(cases, key=_order):
+        outcome = _run(column, case)
+        if outcome.status is Status.FAILS:
+            return _smallest(column, case, outcome)
+        if outcome.status is Status.NOT_APPLICABLE:
+            reasons.append(outcome.reason)
+            continue
+        if outcome.status is Status.REFUSES:
+            refused = refused or outcome
+        else:
+            applied = outcome
+        count += 1
+        if count == column.most:
+            break
+    # What works with one layout and is refused with another, works.
+    found = applied or refused
+    reason = reasons[0] if reasons else "no samples"
+    return found or Outcome(column.name, column.theme, Status.NOT_APPLICABLE, reason)
+
+
+def _order(case: Case) -> tuple[bool, int]:
+    """Small first, but what has no elements, or one, says little."""
+    trivial = any(t.numel() < 2 for t in case.tensors)
+    return trivial, case.size
+
+
+def _run(column: Column, case: Case) -> Outcome:
+    def outcome(status: Status, reason: str = "", **more: Any) -> Outcome:
+        return Outcome(column.name, column.theme, status, reason, **more)
+
+    try:
+        column.check(case)
+    except NotApplicable as why:
+        return outcome(Status.NOT_APPLICABLE, str(why))
+    except Refused as refusal:
+        return outcome(Status.REFUSES, str(refusal), arguments=str(case))
+    except Finding as finding:
+        trap, reason = finding.trap, finding.detail
+    except AssertionError as error:
+        trap, reason = ERROR, str(error).strip() or _place(error)
+    except Exception as error:
+        trap, reason = (
+            diagnosed(error, column.trap),
+            f"{type(error).__name__}: {str(error).strip()}",
+        )
+    else:
+        return outcome(Status.WORKS)
+    return outcome(Status.FAILS, reason, trap=trap.name, remedy=trap.remedy, arguments=str(case))
+
+
+def _place(error: BaseException) -> str:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} at {frame.name}: {frame.line}"
+
+
+def _smallest(column: Column, case: Case, outcome: Outcome) -> Outcome:
+    deadline = time.monotonic() + SHRINKING
+    while time.monotonic() < deadline:
+        for size in sorted({s for t in case.tensors for s in t.shape if s > 1}, reverse=True):
+            halved = case.resized(size, size // 2)
+            if halved is None:
+                continue
+            again = _run(column, halved)
+            if again.status is Status.FAILS and again.trap == outcome.trap:
+                case, outcome = halved, again
+                break
+        else:
+            break
+    return outcome

@@ -1,0 +1,86 @@
+"""The outcomes of an examination, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from dataclasses import dataclass
+
+from fusewheel.doctor.outcome import Outcome, Status
+
+MARKS = {
+    Status.WORKS: "yes",
+    Status.REFUSES: "refuses",
+    Status.FAILS: "**no**",
+    Status.NOT_APPLICABLE: "-",
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the doctor found.
+
+    Attributes:
+        subject: the operator's name.
+        outcomes: one for each column.
+    """
+
+    subject: str
+    outcomes: tuple[Outcome, ...]
+
+    def of(self, status: Status) -> tuple[Outcome, ...]:
+        """The outcomes with that status."""
+        return tuple(o for o in self.outcomes if o.status is status)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing fails."""
+        return not self.of(Status.FAILS)
+
+    @property
+    def traps(self) -> tuple[str, ...]:
+        """The names of the mistakes found, each once."""
+        return tuple(dict.fromkeys(o.trap for o in self.of(Status.FAILS)))
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{len(self.of(s))} {s.value}" for s in Status)
+        width = max(len(o.column) for o in self.outcomes)
+        lines = [f"{self.subject}: {counts}", ""]
+        theme = ""
+        for outcome in self.outcomes:
+            heading = outcome.theme if outcome.theme != theme else ""
+            theme = outcome.theme
+            short = outcome.trap or outcome.reason.split("\n")[0]
+            line = f"{heading:12} {outcome.column:{width}}  {outcome.status.value:15} {short}"
+            lines.append(line.rstrip()[:110])
+        for outcome in self.of(Status.FAILS):
+            lines += ["", f"{outcome.column}: {outcome.trap}"]
+            for label, text in (
+                ("input", outcome.arguments),
+                ("error", outcome.reason),
+                ("mend", outcome.remedy),
+            ):
+                lines += _paragraph(label, text)
+        return "\n".join(lines)
+
+    def json(self) -> str:
+        """An object: the subject, whether it is healthy, and the outcomes."""
+        outcomes = [outcome.as_dict() for outcome in self.outcomes]
+        fields = {"subject": self.subject, "healthy": self.healthy, "outcomes": outcomes}
+        return json.dumps(fields, indent=2)
+
+    def markdown(self) -> str:
+        """A table, one line for each column."""
+        lines = [f"## {self.subject}", "", "| theme | column | outcome | |", "|---|---|---|---|"]
+        for o in self.outcomes:
+            words = "; ".join(filter(None, (o.trap, " ".join(o.reason.split())[:200], o.remedy)))
+            words = words.replace("|", "\\|")
+            lines.append(f"| {o.theme} | {o.column} | {o.status.value} | {words} |")
+        return "\n".join(lines) + "\n"
+
+
+def _paragraph(label: str, text: str) -> list[str]:
+    found: list[str] = []
+    for line in text.splitlines():
+        found += textwrap.wrap(line, 90) if line.strip() else []
+    return [f"  {label if i == 0 else '':6} {line}" for i, line in enumerate(found[:14])]

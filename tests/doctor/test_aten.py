@@ -1,0 +1,33 @@
+"""PyTorch's own operators are healthy: the doctor raises no false alarm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from doctor.aten import operators
+from fusewheel import doctor
+from fusewheel.doctor.columns import COLUMNS
+from fusewheel.doctor.outcome import Status, examine
+
+OPERATORS = list(operators())
+DEAR = {"compilers", "export", "TorchScript"}
+QUICK = [c for c in COLUMNS if c.theme not in DEAR | {"processes"} and c.name != "threads"]
+# Tracing takes long: each operator gets one of these columns, and each column some operators.
+SLOW = [c for c in COLUMNS if c.theme in DEAR]
+
+
+@pytest.mark.parametrize(
+    ("number", "op", "arguments"),
+    [(i, op, arguments) for i, (op, arguments) in enumerate(OPERATORS)],
+    ids=[str(op) for op, _ in OPERATORS],
+)
+def test_no_false_alarm(number: int, op: Any, arguments: tuple[Any, ...]):
+    subject = doctor.subject_of(op)
+    for column in (*QUICK, SLOW[number % len(SLOW)]):
+        outcome = examine(column, doctor.cases_of(subject, [arguments]))
+        assert outcome.status is not Status.FAILS, outcome
+
+
+def test_enough_of_them():
+    assert len({str(op) for op, _ in OPERATORS}) >= 50

@@ -1,0 +1,102 @@
+"""The function, the command and their reports, with processes of their own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from doctor.defects import DEFECTS
+from fusewheel import doctor
+from fusewheel.doctor import cli
+from fusewheel.doctor.outcome import Status
+
+FEW = ("eager", "gaps", "empty", "fork", "autocast")
+
+
+def plain_samples():
+    return [(torch.ones(3, 4),), torch.ones(2)]
+
+
+def defect(name: str):
+    return next(d for d in DEFECTS if d.name == name)
+
+
+def test_a_healthy_operator():
+    seen = []
+    report = doctor.check(
+        torch.ops.aten.neg.default,
+        plain_samples,
+        columns=FEW,
+        progress=lambda done, total, name: seen.append((done, total, name)),
+    )
+    assert report.healthy
+    assert [o.column for o in report.outcomes] == list(FEW)
+    assert {o.status for o in report.outcomes} == {Status.WORKS}
+    assert seen[0] == (0, 5, "eager")
+    assert seen[-1] == (5, 5, "")
+
+
+def test_a_crash_and_a_hang_are_findings_and_no_end():
+    dead = doctor.check(defect("dies_on_empty").op, plain_samples, columns=FEW)
+    assert dead.traps == ("the process dies",)
+    assert "SIGABRT" in dead.of(Status.FAILS)[0].reason
+    assert len(dead.of(Status.WORKS)) == 4
+    stuck = doctor.check(
+        defect("hangs_on_empty").op, plain_samples, columns=("empty", "eager"), seconds=3
+    )
+    assert [o.trap for o in stuck.outcomes] == ["it hangs", ""] or not stuck.healthy
+    assert "3 seconds" in stuck.outcomes[0].reason
+
+
+def test_the_smallest_failing_input_is_shown():
+    samples = [(torch.ones(8, 6),), (torch.ones(16, 16),)]
+    report = doctor.check(defect("ignores_strides").op, samples, columns=["gaps"])
+    outcome = report.outcomes[0]
+    # A single element has no stride to ignore.
+    assert outcome.arguments == "(float32[2, 1])"
+    text = str(report)
+    assert "strides ignored" in text and "contiguous()" in text and outcome.arguments in text
+
+
+def test_the_command_writes_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    here = f"{__name__}:plain_samples"
+    files = ["--json", str(tmp_path / "r.json"), "--markdown", str(tmp_path / "r.md")]
+    status = cli.main(["aten::neg.default", "--samples", here, "--columns", *FEW, *files])
+    assert status == 0
+    assert "5 works" in capsys.readouterr().out
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert report["healthy"] and len(report["outcomes"]) == 5
+    assert (tmp_path / "r.md").read_text().count("| works |") == 5
+    status = cli.main(["defects::ignores_strides", "--samples", here, "--columns", "gaps"])
+    assert status == 1
+    assert "fails" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["aten::neg.default"], "--samples are needed"),
+        (["aten::neg.default", "--samples", "nowhere"], "module:function"),
+        (["aten::neg.default", "--samples", "nowhere:f"], "No module named 'nowhere'"),
+        (["aten::nothing", "--samples", f"{__name__}:plain_samples"], "nothing"),
+        (["aten::add", "--samples", f"{__name__}:plain_samples"], "name one of them"),
+    ],
+)
+def test_the_command_refuses(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(arguments)
+    assert message in capsys.readouterr().err
+
+
+def test_unknown_columns_and_no_samples_are_refused():
+    neg = torch.ops.aten.neg.default
+    with pytest.raises(ValueError, match="no column 'nonsense'"):
+        doctor.check(neg, plain_samples, columns=["nonsense"])
+    with pytest.raises(ValueError, match="at least one tuple"):
+        doctor.check(neg, [])
+    with pytest.raises(TypeError, match="operator or a function, got int"):
+        doctor.check(3, plain_samples)
