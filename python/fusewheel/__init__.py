@@ -26,6 +26,7 @@ from fusewheel import ops  # noqa: E402
 from fusewheel.ops import *  # noqa: E402, F403
 
 if TYPE_CHECKING:
+    from fusewheel import compiler as compiler
     from fusewheel import quantization as quantization
     from fusewheel.compiler import explain as explain
     from fusewheel.quantization import quantize_ as quantize_
@@ -43,6 +44,7 @@ __all__ = [
     "VersionMismatchError",
     "__version__",
     "backends",
+    "compiler",
     "explain",
     "quantization",
     "quantize_",
@@ -61,6 +63,6 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("fusewheel.compiler").explain
     if name == "quantize_":
         return importlib.import_module("fusewheel.quantization").quantize_
-    if name == "quantization":
-        return importlib.import_module("fusewheel.quantization")
+    if name in ("compiler", "quantization"):
+        return importlib.import_module(f"fusewheel.{name}")
     raise AttributeError(f"module 'fusewheel' has no attribute '{name}'")

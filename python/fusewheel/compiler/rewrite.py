@@ -14,9 +14,10 @@ from .canonical import view
 from .checks import check, check_replacement
 from .layout import follow
 from .metadata import bodies_of, same_sizes, tensor_of
-from .pattern import Builder, Context, Match, Pattern, Refuse, is_assertion
-from .patterns import all_patterns
+from .pattern import Builder, Context, Match, Pattern, Refuse, is_assertion, require
+from .registry import known_patterns
 from .report import Recorder, Report, source_of
+from .switches import REASON, disabled
 
 _log = logging.getLogger("fusewheel.compiler")
 
@@ -38,16 +39,19 @@ def rewrite(
 
     Args:
         module: a graph from Dynamo or export whose nodes carry ``example_value`` or ``val``.
-        patterns: what to look for; by default every pattern of `fusewheel.compiler.patterns`.
+        patterns: what to look for; by default every pattern there is.
         recorder: where to note what happened, next to what it noted before.
 
     Returns:
         what was replaced and refused, including what `recorder` held already.
     """
     recorder = Recorder() if recorder is None else recorder
-    chosen = all_patterns() if patterns is None else tuple(patterns)
+    chosen = known_patterns() if patterns is None else tuple(patterns)
+    off = disabled()
     for body in _bodies(module):
-        changed = [_Pass(body.graph, pattern, recorder).run() for pattern in chosen]
+        changed = [
+            _Pass(body.graph, pattern, recorder, pattern.name in off).run() for pattern in chosen
+        ]
         if any(changed):
             body.graph.lint()
             body.recompile()
@@ -73,8 +77,9 @@ def _bodies(module: GraphModule) -> list[GraphModule]:
 class _Pass:
     """One pattern on one graph."""
 
-    def __init__(self, graph: Graph, pattern: Pattern, recorder: Recorder) -> None:
+    def __init__(self, graph: Graph, pattern: Pattern, recorder: Recorder, off: bool) -> None:
         self._graph = graph
+        self._off = off
         self._pattern = pattern
         self._recorder = recorder
         self._found: Context | None = None
@@ -117,6 +122,7 @@ class _Pass:
         if match is None:
             return False
         check(self._context, self._pattern, match)
+        require(not self._off, REASON)
         source = source_of(max(match.roots))
         self._apply(match)
         self._recorder.replaced(self._pattern.name, self._pattern.operator, source)
