@@ -16,8 +16,9 @@ from .layout import follow
 from .metadata import bodies_of, same_sizes, tensor_of
 from .pattern import Builder, Context, Match, Pattern, Refuse, is_assertion, require
 from .registry import known_patterns
-from .report import Recorder, Report, source_of
+from .report import Line, Recorder, Report, line_of, size_text
 from .switches import REASON, disabled
+from .traffic import traffic
 
 _log = logging.getLogger("fusewheel.compiler")
 
@@ -94,7 +95,7 @@ class _Pass:
             try:
                 changed |= self._visit(node)
             except Refuse as refusal:
-                self._recorder.refused(self._pattern.name, source_of(node), str(refusal))
+                self._refused(line_of(node), str(refusal))
             except Exception:
                 # Losing a rewrite is better than losing the user's model.
                 if os.environ.get("FUSEWHEEL_COMPILER_STRICT"):
@@ -123,17 +124,31 @@ class _Pass:
             return False
         check(self._context, self._pattern, match)
         require(not self._off, REASON)
-        source = source_of(max(match.roots))
-        self._apply(match)
-        self._recorder.replaced(self._pattern.name, self._pattern.operator, source)
-        _log.info("%s: %s replaced by %s", source, self._pattern.name, self._pattern.operator)
+        line = line_of(max(match.roots))
+        before = traffic(_dying(match))
+        after = self._apply(match)
+        saved = None if before is None or after is None else before - after
+        self._recorder.replaced(self._pattern.name, self._pattern.operator, line, saved)
+        _log.info(
+            "%s: %s replaced by %s%s",
+            line.source,
+            self._pattern.name,
+            self._pattern.operator,
+            f", saves about {size_text(saved)}" if saved else "",
+        )
         return True
 
-    def _apply(self, match: Match) -> None:
+    def _refused(self, line: Line, reason: str) -> None:
+        self._recorder.refused(self._pattern.name, line, reason)
+        _log.debug("%s: %s kept: %s", line.source, self._pattern.name, reason)
+
+    def _apply(self, match: Match) -> int | None:
+        """Put the operator in; the bytes it moves."""
         origin = max(match.roots)
         builder = Builder(self._context, match.place(), origin)
         try:
             results = list(match.build(builder))
+            moved = traffic(builder.nodes)
             values = self._values(match.roots, results)
         except Exception:
             builder.discard()
@@ -148,6 +163,7 @@ class _Pass:
         for root, result in zip(match.roots, results, strict=True):
             root.replace_all_uses_with(result)
         self._sweep(match.computed)
+        return moved
 
     def _values(self, roots: Sequence[Node], results: Sequence[Node]) -> dict[Node, Any]:
         """Example values to note with a rewrite.
@@ -186,6 +202,13 @@ class _Pass:
             inputs = list(node.all_input_nodes)
             self._context.erase(node)
             todo += inputs
+
+
+def _dying(match: Match) -> list[Node]:
+    """The nodes that go with a match; other users keep some of what the operator recomputes."""
+    computed = match.computed
+    kept = {node for node in match.absorbed if any(user not in computed for user in node.users)}
+    return sorted(computed - kept)
 
 
 def _is_pure(node: Node) -> bool:
