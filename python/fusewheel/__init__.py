@@ -26,8 +26,10 @@ from fusewheel import ops  # noqa: E402
 from fusewheel.ops import *  # noqa: E402, F403
 
 if TYPE_CHECKING:
+    from fusewheel import compiler as compiler
     from fusewheel import doctor as doctor
     from fusewheel import inductor as inductor
+    from fusewheel import jit as jit
     from fusewheel import quantization as quantization
     from fusewheel.compiler import explain as explain
     from fusewheel.compiler import export as export
@@ -46,10 +48,12 @@ __all__ = [
     "VersionMismatchError",
     "__version__",
     "backends",
+    "compiler",
     "doctor",
     "explain",
     "export",
     "inductor",
+    "jit",
     "quantization",
     "quantize_",
     *ops.__all__,
@@ -67,6 +71,6 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module("fusewheel.compiler"), name)
     if name == "quantize_":
         return importlib.import_module("fusewheel.quantization").quantize_
-    if name in ("doctor", "inductor", "quantization"):
+    if name in ("compiler", "doctor", "inductor", "jit", "quantization"):
         return importlib.import_module(f"fusewheel.{name}")
     raise AttributeError(f"module 'fusewheel' has no attribute '{name}'")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from typing import Any
 
 import fusewheel
@@ -41,8 +44,46 @@ def test_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert path == __file__ and int(line) > 0
     (refusal,) = report.refusals
     assert "not multiplied" in refusal.reason and refusal.pattern == "silu_mul"
+    assert replacement.code == "h = F.silu(self.lin(x)) * x"
+    assert refusal.code == "h = self.norm(F.silu(h) + scale)"
     assert capsys.readouterr().out == f"{report}\n"
-    assert json.loads(report.to_json())["replacements"][0]["count"] == 1
+
+
+def test_json() -> None:
+    """Other programs read these keys."""
+    report = json.loads(fusewheel.explain(Net(), torch.randn(4, 8)).to_json())
+    assert report.keys() >= {
+        "graphs", "replaced", "bytes_saved", "replacements", "refusals", "graph_breaks",
+    }  # fmt: skip
+    assert report["graphs"] == report["replaced"] == 1 and report["graph_breaks"] == []
+    (replacement,), (refusal,) = report["replacements"], report["refusals"]
+    assert replacement.keys() == {"pattern", "operator", "count", "source", "code", "bytes_saved"}
+    assert refusal.keys() == {"pattern", "count", "source", "reason", "code"}
+    assert report["bytes_saved"] == replacement["bytes_saved"] == 2 * 4 * 8 * 4
+
+
+def test_bytes_saved() -> None:
+    """SwiGLU: silu reads one tensor and writes one, the product reads two and writes one."""
+    x, w = torch.randn(4, 8), torch.randn(8)
+
+    def saved(function: Any, *inputs: Tensor, dynamic: bool | None = None) -> int:
+        for tensor in inputs if dynamic else ():
+            torch._dynamo.mark_dynamic(tensor, 0)
+        report = fusewheel.explain(function, *inputs)
+        assert report.count() == len(report.replacements) == 1, report
+        return report.bytes_saved
+
+    one = x.numel() * 4
+    gated = lambda g, u: F.silu(g) * u  # noqa: E731
+    assert saved(gated, x, x + 1) == 2 * one
+    assert saved(gated, torch.randn(4, 8), torch.randn(4, 8), dynamic=True) == 2 * one
+    assert saved(gated, x.bfloat16(), x.bfloat16()) == one
+    # The operator takes the tensor that both are views of; these cost nothing.
+    assert saved(lambda x: F.silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1], x) == one
+    # pow, mean, + eps, rsqrt, x * root and * w against x, w, y; the operator writes rstd too.
+    row, norm = x.shape[0] * 4, lambda x, w: x * (x.pow(2).mean(-1, True) + 1e-6).rsqrt() * w
+    unfused = 2 * one + (one + row) + 2 * row + 2 * row + (2 * one + row) + (2 * one + 32)
+    assert saved(norm, x, w) == unfused - (2 * one + 32 + row)
 
 
 def test_source_is_not_in_torch() -> None:
@@ -91,6 +132,7 @@ def test_graph_break() -> None:
     assert report.count("silu_mul") == 2
     (found,) = report.graph_breaks
     assert "graph_break" in found.reason
+    assert found.code == "torch._dynamo.graph_break()"
     assert found.source.startswith(__file__)
     assert "break" in str(report)
 
@@ -108,16 +150,39 @@ def test_nothing_found() -> None:
 
 def test_table() -> None:
     report = Report(
-        (Replacement("rms_norm", "fusewheel::rms_norm", 5, "/a/model.py:7"),),
-        (Refusal("rope", 2, "/a/model.py:31", "cos requires a gradient"),),
+        (Replacement("rms_norm", "fusewheel::rms_norm", 5, "/a/model.py:7", "y = n(x)", 3 << 19),),
+        (Refusal("rope", 2, "/a/model.py:31", "cos requires a gradient", "q = rotate(q)"),),
         2,
         (GraphBreak("print was called\nand more", "/a/model.py:40"),),
     )
     assert str(report).splitlines() == [
-        "fusewheel: 5 replacements in 2 graphs",
-        "          pattern   count  source",
-        "replaced  rms_norm  5      model.py:7   fusewheel::rms_norm",
-        "kept      rope      2      model.py:31  cos requires a gradient",
-        "break               1      model.py:40  print was called",
+        "fusewheel: 5 replacements in 2 graphs, about 1.5 MiB of memory traffic less",
+        "          pattern   count  saved    source",
+        "replaced  rms_norm  5      1.5 MiB  model.py:7   fusewheel::rms_norm",
+        "          | y = n(x)",
+        "kept      rope      2               model.py:31  cos requires a gradient",
+        "          | q = rotate(q)",
+        "break               1               model.py:40  print was called",
     ]
     assert report.count() == report.count("rms_norm") == 5
+
+
+def test_log_of_torch() -> None:
+    """TORCH_LOGS takes the name of the package, before that is imported."""
+    code = (
+        "import torch, torch.nn.functional as F\n"
+        "f = torch.compile(lambda g, u: F.silu(F.silu(g) * u), backend='fusewheel', "
+        "options={'inner': 'eager'})\n"
+        "f(torch.ones(2), torch.ones(2))\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "TORCH_LOGS": "+fusewheel"},
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    lines = [line for line in run.stderr.splitlines() if "fusewheel/compiler" in line]
+    assert "silu_mul replaced by fusewheel::silu_mul, saves about 16 B" in lines[0], run.stderr
+    assert "silu_mul kept: silu is not multiplied by another tensor" in lines[1], run.stderr

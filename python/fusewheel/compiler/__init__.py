@@ -10,16 +10,29 @@ from __future__ import annotations
 from .backend import backend
 from .explain import explain
 from .export import export
+from .pattern import Builder, Context, Match, Pattern, Refuse
+from .registry import register, unregister
 from .report import GraphBreak, Refusal, Replacement, Report
 from .rewrite import rewrite
+from .switches import Disabled, disable, disabled
 
 __all__ = [
+    "Builder",
+    "Context",
+    "Disabled",
     "GraphBreak",
+    "Match",
+    "Pattern",
     "Refusal",
+    "Refuse",
     "Replacement",
     "Report",
     "backend",
+    "disable",
+    "disabled",
     "explain",
     "export",
+    "register",
     "rewrite",
+    "unregister",
 ]

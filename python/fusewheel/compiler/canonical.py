@@ -93,6 +93,11 @@ def spell(
         _METHODS[method] = spelling
 
 
+def operations() -> frozenset[str]:
+    """The names of all canonical operations."""
+    return frozenset(spelling.op for spelling in (*_FUNCTIONS.values(), *_METHODS.values()))
+
+
 def view(node: object) -> View | None:
     """The canonical view of a node, None if the node is a constant or not understood."""
     if not isinstance(node, Node):

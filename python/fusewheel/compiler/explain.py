@@ -76,7 +76,7 @@ def _note_break(gm: GraphModule, breaks: list[GraphBreak]) -> None:
         return
     frame = reason.user_stack[-1] if reason.user_stack else None
     source = "<unknown>" if frame is None else f"{frame.filename}:{frame.lineno}"
-    found = GraphBreak(str(reason.reason), source)
+    found = GraphBreak(str(reason.reason), source, (frame.line or "") if frame else "")
     if found not in breaks:
         breaks.append(found)
 

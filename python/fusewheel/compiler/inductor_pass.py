@@ -21,8 +21,9 @@ from fusewheel._version import __version__
 
 from .metadata import inference
 from .pattern import Pattern
-from .patterns import all_patterns
+from .registry import known_patterns
 from .rewrite import rewrite
+from .switches import disabled
 
 
 class Rewrite(CustomGraphPass):
@@ -54,7 +55,7 @@ class Rewrite(CustomGraphPass):
             earlier.uuid() if isinstance(earlier, CustomGraphPass) else None
             for earlier in self._passes()
         ]
-        parts.append(_identity(all_patterns()))
+        parts.append(_identity(known_patterns(), disabled()))
         return None if None in parts else tuple(parts)
 
     def _passes(self) -> tuple[Any, ...]:
@@ -79,7 +80,7 @@ def _in_body() -> bool:
 
 
 @cache
-def _identity(patterns: tuple[Pattern, ...]) -> str | None:
+def _identity(patterns: tuple[Pattern, ...], off: frozenset[str]) -> str | None:
     """A hash of the rewriter, the patterns, the kernels there are, and what cost rules look at."""
     files = set(Path(__file__).parent.rglob("*.py"))
     for pattern in patterns:
@@ -92,5 +93,5 @@ def _identity(patterns: tuple[Pattern, ...]) -> str | None:
         found.update(file.read_bytes())
     names = [pattern.name for pattern in patterns]
     kernels = [(b.name, b.loaded, sorted(b.facts.items())) for b in fusewheel.backends()]
-    found.update(repr((names, kernels, torch.backends.cpu.get_cpu_capability())).encode())
+    found.update(repr((names, sorted(off), kernels, torch.backends.cpu.get_cpu_capability())).encode())
     return found.hexdigest()

@@ -8,19 +8,30 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch.fx import Node
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_FRAME = re.compile(r'File "([^"]+)", line (\d+).*(?:\n +(?!File ")(.*))?')
 
 
-def source_of(node: Node) -> str:
-    """The innermost line outside of torch that a node comes from, as ``path:line``."""
+class Line(NamedTuple):
+    """A line of the user's code: ``path:line`` and its text, empty where it is not known."""
+
+    source: str
+    code: str
+
+
+def line_of(node: Node) -> Line:
+    """The innermost line outside of torch that a node comes from."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     own = [frame for frame in frames if not frame[0].startswith(_TORCH)] or frames
-    return ":".join(own[-1]) if own else "<unknown>"
+    if not own:
+        return Line("<unknown>", "")
+    path, number, code = own[-1]
+    return Line(f"{path}:{number}", code.strip())
 
 
 @dataclass(frozen=True)
@@ -32,12 +43,18 @@ class Replacement:
         operator: qualified name of the operator, such as ``fusewheel::rms_norm``.
         count: how often it was replaced.
         source: ``path:line`` of the replaced code.
+        code: the text of that line.
+        bytes_saved: an estimate, for all of them together and for the forward pass: what the
+            replaced operations would read and write, each a kernel of its own, less what the
+            operator does, see `fusewheel.compiler.traffic`. None where a size is not known.
     """
 
     pattern: str
     operator: str
     count: int
     source: str
+    code: str = ""
+    bytes_saved: int | None = None
 
 
 @dataclass(frozen=True)
@@ -49,12 +66,14 @@ class Refusal:
         count: how often it was found.
         source: ``path:line`` of the code.
         reason: why it was not replaced.
+        code: the text of the line.
     """
 
     pattern: str
     count: int
     source: str
     reason: str
+    code: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,10 +83,12 @@ class GraphBreak:
     Attributes:
         reason: Dynamo's explanation.
         source: ``path:line`` of the code.
+        code: the text of the line.
     """
 
     reason: str
     source: str
+    code: str = ""
 
 
 @dataclass(frozen=True)
@@ -97,32 +118,63 @@ class Report:
             found[item.pattern] += item.count
         return dict(found)
 
+    @property
+    def bytes_saved(self) -> int:
+        """The estimates of all replacements that have one, see `Replacement`."""
+        return sum(r.bytes_saved or 0 for r in self.replacements)
+
     def to_json(self) -> str:
-        """The whole report as JSON."""
-        return json.dumps(asdict(self), indent=2)
+        """The whole report as JSON.
+
+        Its keys are ``graphs``, ``replaced`` and ``bytes_saved`` (totals) and ``replacements``,
+        ``refusals`` and ``graph_breaks``: lists of objects whose keys are the attributes of
+        `Replacement`, `Refusal` and `GraphBreak`.
+        """
+        totals = {"replaced": self.count(), "bytes_saved": self.bytes_saved}
+        return json.dumps(asdict(self) | totals, indent=2)
 
     def __str__(self) -> str:
-        rows = [("", "pattern", "count", "source", "")]
-        rows += [
-            ("replaced", r.pattern, str(r.count), _short(r.source), r.operator)
-            for r in self.replacements
-        ]
-        rows += [
-            ("kept", r.pattern, str(r.count), _short(r.source), r.reason) for r in self.refusals
-        ]
+        rows: list[tuple[str, ...]] = [("", "pattern", "count", "saved", "source", "")]
+        codes = [""]
+        for r in self.replacements:
+            saved = size_text(r.bytes_saved)
+            row = ("replaced", r.pattern, str(r.count), saved, _short(r.source), r.operator)
+            rows.append(row)
+            codes.append(r.code)
+        for k in self.refusals:
+            rows.append(("kept", k.pattern, str(k.count), "", _short(k.source), k.reason))
+            codes.append(k.code)
         if len(rows) == 1:
-            rows = [("", "nothing was recognised", "", "", "")]
-        rows += [
-            ("break", "", "1", _short(b.source), b.reason.partition("\n")[0])
-            for b in self.graph_breaks
-        ]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        ]
+            rows = [("", "nothing was recognised", "", "", "", "")]
+        for b in self.graph_breaks:
+            rows.append(("break", "", "1", "", _short(b.source), b.reason.partition("\n")[0]))
+            codes.append(b.code)
         graphs = "1 graph" if self.graphs == 1 else f"{self.graphs} graphs"
-        return "\n".join([f"fusewheel: {self.count()} replacements in {graphs}", *lines])
+        saved = f", about {size_text(self.bytes_saved)} of memory traffic less"
+        head = f"fusewheel: {self.count()} replacements in {graphs}"
+        return "\n".join([head + (saved if self.bytes_saved > 0 else ""), *_table(rows, codes)])
+
+
+def _table(rows: list[tuple[str, ...]], codes: list[str]) -> list[str]:
+    """Aligned columns; below a row the line of code it is about."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row, code in zip(rows, codes, strict=True):
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        lines.append("  ".join(cells).rstrip())
+        if code:
+            lines.append(" " * (widths[0] + 2) + "| " + code)
+    return lines
+
+
+def size_text(size: int | None) -> str:
+    """A number of bytes as people read it; empty if it is not known."""
+    if size is None:
+        return ""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if abs(size) >= unit:
+            return f"{size / unit:.1f} {name}"
+    return f"{size} B"
 
 
 def _short(source: str) -> str:
@@ -133,26 +185,30 @@ def _short(source: str) -> str:
 class Recorder:
     """Collects events while graphs are rewritten and sums them up as a `Report`."""
 
-    _replaced: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    _refused: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    _replaced: Counter[tuple[str, str, Line]] = field(default_factory=Counter)
+    _saved: dict[tuple[str, str, Line], int | None] = field(default_factory=dict)
+    _refused: Counter[tuple[str, Line, str]] = field(default_factory=Counter)
     graphs: int = 0
 
-    def replaced(self, pattern: str, operator: str, source: str) -> None:
-        """Note one replacement."""
-        self._replaced[pattern, operator, source] += 1
+    def replaced(self, pattern: str, operator: str, line: Line, saved: int | None) -> None:
+        """Note one replacement and the bytes it saves, None if these are not known."""
+        key = pattern, operator, line
+        known = self._saved.get(key, 0)
+        self._saved[key] = None if known is None or saved is None else known + saved
+        self._replaced[key] += 1
 
-    def refused(self, pattern: str, source: str, reason: str) -> None:
+    def refused(self, pattern: str, line: Line, reason: str) -> None:
         """Note one refusal."""
-        self._refused[pattern, source, reason] += 1
+        self._refused[pattern, line, reason] += 1
 
     def report(self, graph_breaks: Iterable[GraphBreak] = ()) -> Report:
         """Everything that was noted so far."""
         replacements = tuple(
-            Replacement(pattern, operator, count, source)
-            for (pattern, operator, source), count in self._replaced.items()
+            Replacement(pattern, operator, count, *line, self._saved[pattern, operator, line])
+            for (pattern, operator, line), count in self._replaced.items()
         )
         refusals = tuple(
-            Refusal(pattern, count, source, reason)
-            for (pattern, source, reason), count in self._refused.items()
+            Refusal(pattern, count, line.source, reason, line.code)
+            for (pattern, line, reason), count in self._refused.items()
         )
         return Report(replacements, refusals, self.graphs, tuple(graph_breaks))

@@ -16,9 +16,11 @@ from .checks import check, check_replacement
 from .effects import Modes
 from .layout import follow
 from .metadata import bodies_of, same_sizes, tensor_of
-from .pattern import Builder, Context, Match, Pattern, Refuse, is_assertion
-from .patterns import all_patterns
-from .report import Recorder, Report, source_of
+from .pattern import Builder, Context, Match, Pattern, Refuse, is_assertion, require
+from .registry import known_patterns
+from .report import Line, Recorder, Report, line_of, size_text
+from .switches import REASON, disabled
+from .traffic import traffic
 
 _log = logging.getLogger("fusewheel.compiler")
 
@@ -42,16 +44,20 @@ def rewrite(
 
     Args:
         module: a graph from Dynamo or export whose nodes carry ``example_value`` or ``val``.
-        patterns: what to look for; by default every pattern of `fusewheel.compiler.patterns`.
+        patterns: what to look for; by default every pattern there is.
         recorder: where to note what happened, next to what it noted before.
 
     Returns:
         what was replaced and refused, including what `recorder` held already.
     """
     recorder = Recorder() if recorder is None else recorder
-    chosen = all_patterns() if patterns is None else tuple(patterns)
+    chosen = known_patterns() if patterns is None else tuple(patterns)
+    off = disabled()
     for body, modes in _bodies(module):
-        changed = [_Pass(body.graph, modes, pattern, recorder).run() for pattern in chosen]
+        changed = [
+            _Pass(body.graph, modes, pattern, recorder, pattern.name in off).run()
+            for pattern in chosen
+        ]
         if any(changed):
             body.graph.lint()
             body.recompile()
@@ -81,9 +87,12 @@ def _bodies(module: GraphModule) -> list[tuple[GraphModule, Modes]]:
 class _Pass:
     """One pattern on one graph."""
 
-    def __init__(self, graph: Graph, modes: Modes, pattern: Pattern, recorder: Recorder) -> None:
+    def __init__(
+        self, graph: Graph, modes: Modes, pattern: Pattern, recorder: Recorder, off: bool
+    ) -> None:
         self._graph = graph
         self._modes = modes
+        self._off = off
         self._pattern = pattern
         self._recorder = recorder
         self._found: Context | None = None
@@ -98,7 +107,7 @@ class _Pass:
             try:
                 changed |= self._visit(node)
             except Refuse as refusal:
-                self._recorder.refused(self._pattern.name, source_of(node), str(refusal))
+                self._refused(line_of(node), str(refusal))
             except Exception:
                 # Losing a rewrite is better than losing the user's model.
                 if os.environ.get("FUSEWHEEL_COMPILER_STRICT"):
@@ -126,17 +135,32 @@ class _Pass:
         if match is None:
             return False
         check(self._context, self._pattern, match)
-        source = source_of(max(match.roots))
-        self._apply(match)
-        self._recorder.replaced(self._pattern.name, self._pattern.operator, source)
-        _log.info("%s: %s replaced by %s", source, self._pattern.name, self._pattern.operator)
+        require(not self._off, REASON)
+        line = line_of(max(match.roots))
+        before = traffic(_dying(match))
+        after = self._apply(match)
+        saved = None if before is None or after is None else before - after
+        self._recorder.replaced(self._pattern.name, self._pattern.operator, line, saved)
+        _log.info(
+            "%s: %s replaced by %s%s",
+            line.source,
+            self._pattern.name,
+            self._pattern.operator,
+            f", saves about {size_text(saved)}" if saved else "",
+        )
         return True
 
-    def _apply(self, match: Match) -> None:
+    def _refused(self, line: Line, reason: str) -> None:
+        self._recorder.refused(self._pattern.name, line, reason)
+        _log.debug("%s: %s kept: %s", line.source, self._pattern.name, reason)
+
+    def _apply(self, match: Match) -> int | None:
+        """Put the operator in; the bytes it moves."""
         origin = max(match.roots)
         builder = Builder(self._context, match.place(), origin)
         try:
             results = list(match.build(builder))
+            moved = traffic(builder.nodes)
             values = self._values(match.roots, results)
         except Exception:
             builder.discard()
@@ -151,6 +175,7 @@ class _Pass:
         for root, result in zip(match.roots, results, strict=True):
             root.replace_all_uses_with(result)
         self._sweep(match.computed)
+        return moved
 
     def _values(self, roots: Sequence[Node], results: Sequence[Node]) -> dict[Node, Any]:
         """Example values to note with a rewrite.
@@ -189,6 +214,13 @@ class _Pass:
             inputs = list(node.all_input_nodes)
             self._context.erase(node)
             todo += inputs
+
+
+def _dying(match: Match) -> list[Node]:
+    """The nodes that go with a match; other users keep some of what the operator recomputes."""
+    computed = match.computed
+    kept = {node for node in match.absorbed if any(user not in computed for user in node.users)}
+    return sorted(computed - kept)
 
 
 def _is_pure(node: Node) -> bool:

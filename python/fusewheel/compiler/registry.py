@@ -1,0 +1,136 @@
+"""The patterns the compiler looks for: its own, and those of other packages."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterable
+from functools import cache
+from importlib.metadata import entry_points
+
+from . import spellings as _spellings  # noqa: F401  (fills the table behind `operations`)
+from .canonical import operations
+from .pattern import Pattern
+from .patterns import all_patterns
+from .recompile import drop_compiled
+
+GROUP = "fusewheel.patterns"
+
+_log = logging.getLogger("fusewheel.compiler")
+_lock = threading.RLock()
+_registered: dict[str, Pattern] = {}
+
+
+def register(pattern: Pattern) -> Pattern:
+    """Have the compiler look for one more pattern, in every graph compiled from now on.
+
+    What was compiled with ``backend="fusewheel"`` before is compiled anew when it is next called.
+    A package that is installed need not call this: an entry point in the group
+    ``fusewheel.patterns`` that names a `Pattern` is found by itself.
+
+    Args:
+        pattern: the pattern; registering the same object again does nothing.
+
+    Returns:
+        the pattern.
+
+    Raises:
+        TypeError: if it is no `Pattern`.
+        ValueError: if its name is taken, it has no anchors or one that no operation is called, or
+            its operator is not named like ``namespace::name``.
+    """
+    with _lock:
+        if _add(_registered, pattern, [*all_patterns(), *_installed(), *_registered.values()]):
+            drop_compiled()
+    return pattern
+
+
+def unregister(name: str) -> None:
+    """Take back what `register` added.
+
+    Args:
+        name: that of the pattern.
+
+    Raises:
+        ValueError: if no registered pattern has that name.
+    """
+    with _lock:
+        if name not in _registered:
+            raise ValueError(f"no registered pattern is called {name!r}, {_there_are(_registered)}")
+        del _registered[name]
+        drop_compiled()
+
+
+def known_patterns() -> tuple[Pattern, ...]:
+    """Every pattern there is, in the order they run."""
+    with _lock:
+        found = [*all_patterns(), *_installed(), *_registered.values()]
+    return tuple(sorted(found, key=lambda pattern: (pattern.order, pattern.name)))
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Check names of patterns.
+
+    Raises:
+        TypeError: if one is no string.
+        ValueError: if there is no pattern of that name; it lists those there are.
+    """
+    known = {pattern.name for pattern in known_patterns()}
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a pattern is a str, not {type(name).__name__}")
+        if name not in known:
+            raise ValueError(f"no pattern is called {name!r}, {_there_are(known)}")
+
+
+def _there_are(names: Iterable[str]) -> str:
+    return "there are " + (", ".join(sorted(names)) or "none")
+
+
+def _add(into: dict[str, Pattern], pattern: Pattern, others: Iterable[Pattern]) -> bool:
+    """Add a pattern after checking it; False if it is there already."""
+    if not isinstance(pattern, Pattern):
+        raise TypeError(
+            f"a fusewheel.compiler.Pattern is expected, not {type(pattern).__name__}: {pattern!r}"
+        )
+    name = pattern.name
+    for other in others:
+        if other is pattern:
+            return False
+        if other.name == name:
+            raise ValueError(
+                f"a pattern called {name!r} is there already, it emits {other.operator}"
+            )
+    namespace, _, operator = pattern.operator.partition("::")
+    if not namespace or not operator:
+        raise ValueError(
+            f"pattern {name!r}: operator is a name like 'namespace::name', not {pattern.operator!r}"
+        )
+    unknown = sorted(set(pattern.anchors) - operations())
+    if unknown or not pattern.anchors:
+        what = f"no operation is called {unknown[0]!r}" if unknown else "it has no anchors"
+        raise ValueError(f"pattern {name!r}: {what}, {_there_are(operations())}")
+    into[name] = pattern
+    return True
+
+
+@cache
+def _installed() -> tuple[Pattern, ...]:
+    """The patterns that installed packages announce."""
+    found: dict[str, Pattern] = {}
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+        try:
+            _add(found, entry.load(), [*all_patterns(), *found.values()])
+        except Exception:
+            # Losing a rewrite is better than losing the user's model.
+            if os.environ.get("FUSEWHEEL_COMPILER_STRICT"):
+                raise
+            _log.warning(
+                "entry point %s = %s of the group %s is left out",
+                entry.name,
+                entry.value,
+                GROUP,
+                exc_info=True,
+            )
+    return tuple(found.values())
