@@ -16,7 +16,7 @@ import torch._inductor.config as config
 import torch.nn.functional as F
 from fusewheel.compiler import inductor_pass
 from fusewheel.compiler.inductor_pass import Rewrite
-from fusewheel.compiler.patterns import all_patterns
+from fusewheel.compiler.registry import known_patterns
 from oracle import assert_as_good_as_eager
 from torch import Tensor
 from torch._dynamo.utils import counters
@@ -117,8 +117,11 @@ def test_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Rewrite(Counting()).uuid() == Rewrite([Counting()]).uuid() != plain
     # A pass nobody can identify keeps the graph out of the caches.
     assert Rewrite(lambda graph: None).uuid() is None
-    monkeypatch.setattr(inductor_pass, "all_patterns", lambda: all_patterns()[1:])
+    monkeypatch.setattr(inductor_pass, "known_patterns", lambda: known_patterns()[1:])
     assert Rewrite(None).uuid() != plain
+    monkeypatch.undo()
+    with fusewheel.compiler.disable("rope"):
+        assert Rewrite(None).uuid() != plain
     inductor_pass._identity.cache_clear()
     monkeypatch.undo()
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "OTHER")

@@ -93,5 +93,7 @@ def _identity(patterns: tuple[Pattern, ...], off: frozenset[str]) -> str | None:
         found.update(file.read_bytes())
     names = [pattern.name for pattern in patterns]
     kernels = [(b.name, b.loaded, sorted(b.facts.items())) for b in fusewheel.backends()]
-    found.update(repr((names, sorted(off), kernels, torch.backends.cpu.get_cpu_capability())).encode())
+    found.update(
+        repr((names, sorted(off), kernels, torch.backends.cpu.get_cpu_capability())).encode()
+    )
     return found.hexdigest()

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from ..report import source_of
+from ..report import line_of
 
 _numbers = itertools.count()
 _LITERALS = (bool, int, str, type(None), type(Ellipsis))
@@ -88,7 +88,7 @@ class _Writer:
                 continue
             assign = f"{node.name} = " if node.users else ""
             free = f"; del {', '.join(done)}" if done else ""
-            yield f"    {assign}{self._call(node)}{free}  # {os.path.basename(source_of(node))}"
+            yield f"    {assign}{self._call(node)}{free}  # {os.path.basename(line_of(node).source)}"
 
     def _parameter(self, node: Node) -> str:
         return f"{node.name}={self._text(node.args[0])}" if node.args else node.name
