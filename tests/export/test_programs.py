@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 import tiny_decoder
 import torch
 import torch.nn.functional as F
-from fusewheel.compiler import Report
+from fusewheel.compiler import Report, rewrite
+from fusewheel.compiler.pattern import Context
+from fusewheel.compiler.patterns.silu_mul import PATTERN as SILU_MUL
 from oracle import assert_as_good_as_eager, tensors_of
 from torch import Tensor
 from torch.export import Dim, ExportedProgram
@@ -133,6 +136,23 @@ def test_regions_of_autocast() -> None:
     values = [m.graph.nodes for m in program.graph_module.children() if hasattr(m, "graph")]
     inside = [n.meta["val"] for nodes in values for n in nodes if "silu_mul" in n.name]
     assert [value.dtype for value in inside] == [torch.bfloat16]
+
+
+def test_matchers_know_the_autocast_of_a_region() -> None:
+    def body(net: Net, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            y = F.silu(F.linear(x, net.weight.diag()))
+        return F.silu(y) * x
+
+    seen = []
+
+    def match(context: Context, node: torch.fx.Node) -> None:
+        if node.target is torch.ops.aten.silu.default:
+            seen.append([given[:3] for given in context.modes[node].autocast])
+
+    stock = torch.export.export(Net(body), (torch.randn(3, 16),))
+    rewrite(stock.graph_module, patterns=[dataclasses.replace(SILU_MUL, match=match)])
+    assert sorted(seen) == [[], [("cpu", torch.bfloat16, True)]]
 
 
 def test_export_under_autocast() -> None:
