@@ -63,7 +63,6 @@ def operators() -> Iterator[tuple[Any, tuple[Any, ...]]]:
     yield aten.embedding.default, (make(5, 4), index)
     yield aten.argmax.default, (x, 1)
     yield aten.gt.Tensor, (x, y)
-    yield aten.add_.Tensor, (x, y)
     yield aten.mul_.Tensor, (x, y)
     yield (
         aten.convolution.default,
@@ -72,4 +71,4 @@ def operators() -> Iterator[tuple[Any, tuple[Any, ...]]]:
             *([1], [0], [1], False, [0], 1),
         ),
     )
-    yield aten.bernoulli.default, (x,)
+    yield aten.bernoulli.default, (x / 2,)
