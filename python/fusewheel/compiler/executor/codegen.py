@@ -88,7 +88,8 @@ class _Writer:
                 continue
             assign = f"{node.name} = " if node.users else ""
             free = f"; del {', '.join(done)}" if done else ""
-            yield f"    {assign}{self._call(node)}{free}  # {os.path.basename(line_of(node).source)}"
+            place = os.path.basename(line_of(node).source)
+            yield f"    {assign}{self._call(node)}{free}  # {place}"
 
     def _parameter(self, node: Node) -> str:
         return f"{node.name}={self._text(node.args[0])}" if node.args else node.name
