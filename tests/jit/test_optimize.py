@@ -42,8 +42,7 @@ def test_the_fused_part_runs_and_covers_other_sizes(how):
     found = lowered(as_torchscript(model, how, example), example)
     zeros = torch.jit.freeze(torch.jit.script(_Zeros().eval()))
     arguments = zeros._c._get_method("forward").schema.arguments[1:]
-    condition, device = found.assumptions.source(), found.assumptions.device
-    marked = guarded(zeros, found.original, arguments, condition, device)
+    marked = guarded(zeros, found.original, arguments, found.assumptions)
     for sizes in ((2, 6), (3, 9), (7, 2)):
         assert not marked(*inputs(torch.float32, *sizes)).any()
     for name, other in _unlike_the_example().items():
