@@ -230,6 +230,21 @@ def test_a_write_to_an_input_is_refused():
     assert torch.equal(optimized(x, x), F.silu(x) * x)
 
 
+def test_a_list_that_is_changed_through_another_list():
+    class Appends(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            inner = [x]
+            outer = [inner, [x]]
+            outer[0].append(F.silu(x) * x)
+            return torch.cat(inner, -1)
+
+    model = Appends().eval()
+    x = torch.randn(3, 4)
+    optimized = jit.optimize(torch.jit.script(model), x)
+    torch.testing.assert_close(optimized(x), model(x))
+    assert optimized(x).shape == (3, 8)
+
+
 def test_a_cast_that_the_example_made_idle_is_not_forgotten():
     """In float32 the cast does nothing; in bfloat16 it says what the product is computed in."""
 

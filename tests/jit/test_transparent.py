@@ -116,7 +116,7 @@ def test_weights_that_keep_changing_end_the_rewriting(monkeypatch):
     with jit.enable():
         for _ in range(6):
             got = module(X)
-            assert torch.equal(got, F.silu(X) * (X @ (module.weight.t() + 1.0))) or calls
+            torch.testing.assert_close(got, F.silu(X) * (X @ (module.weight.t() + 1.0)))
             module.weight.mul_(1.1)
     assert len(calls) == transparent._ATTEMPTS
 
@@ -126,13 +126,13 @@ def test_training_mode_runs_as_it_is():
     with jit.enable():
         module(X)
         assert not fused(module)
-        module.eval()
-        module(X)
-        assert fused(module)
-        module.train()
-        with torch.enable_grad():
-            assert module(X).requires_grad
-        assert not fused(module)
+        for _ in range(transparent._ATTEMPTS + 1):
+            module.eval()
+            module(X)
+            assert fused(module)
+            module.train()
+            with torch.enable_grad():
+                assert module(X).requires_grad
 
 
 def test_gradients_of_weights_are_there():
@@ -202,7 +202,8 @@ def test_errors_of_the_module_arrive():
             module()
         with pytest.raises(RuntimeError, match=r"cannot be multiplied|mat1"):
             module(torch.randn(3, 5))
-        assert torch.equal(module(X), module(X))
+        module(X)
+        assert fused(module)
 
 
 def test_threads():

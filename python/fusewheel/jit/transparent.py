@@ -38,12 +38,14 @@ class _Entry:
         weights: the tensors that were frozen, with what shows that one has been changed.
         epoch: the number of assignments to modules seen when this was last compared.
         attempts: how often the module was rewritten.
+        failed: whether that raised, as it does for arguments that do not fit.
     """
 
     module: TorchScript | None
     weights: list[tuple[Tensor, tuple[Any, ...]]]
     epoch: int
     attempts: int
+    failed: bool
 
 
 _entries: dict[int, _Entry] = {}
@@ -124,9 +126,10 @@ def _setattr(module: Any, name: str, value: Any) -> None:
 
 
 def _is_observed(module: Any) -> bool:
-    """Whether somebody looks at how the module runs: hooks, tracers, transforms, modes."""
+    """Whether the module trains, or somebody looks at how it runs: hooks, tracers, transforms."""
     return bool(
-        torch._C._get_tracing_state()
+        getattr(module, "training", False)
+        or torch._C._get_tracing_state()
         or module._forward_hooks
         or module._forward_pre_hooks
         or module._backward_hooks
@@ -147,14 +150,12 @@ def _records(entry: _Entry) -> bool:
 def _is_current(module: Any, entry: _Entry) -> bool:
     if entry.attempts >= _ATTEMPTS and entry.module is None:
         return True
-    if any(_mark(weight) != mark for weight, mark in entry.weights):
+    if entry.failed or any(_mark(weight) != mark for weight, mark in entry.weights):
         return False
     if entry.epoch != _epoch:
         epoch, weights = _epoch, _weights(module)
         pairs = zip(weights, entry.weights, strict=False)
         if len(weights) != len(entry.weights) or any(a is not b[0] for a, b in pairs):
-            return False
-        if module.training is (entry.module is not None):
             return False
         entry.epoch = epoch
     return True
@@ -178,10 +179,11 @@ def _lower(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Entry
         try:
             weights = [(weight, _mark(weight)) for weight in _weights(module)]
             result = None if attempts >= _ATTEMPTS else _fused(module, args, kwargs)
+            failed = False
         except Exception:
             _log.info("a module runs as it is", exc_info=True)
-            weights, result = [], None
-        entry = _Entry(result, weights, epoch, attempts + 1)
+            weights, result, failed = [], None, True
+        entry = _Entry(result, weights, epoch, attempts + 1, failed)
         if _enabled:
             if before is None:
                 weakref.finalize(module, _entries.pop, id(module), None)
