@@ -42,8 +42,7 @@ def test_the_fused_part_runs_and_covers_other_sizes(how):
     found = lowered(as_torchscript(model, how, example), example)
     zeros = torch.jit.freeze(torch.jit.script(_Zeros().eval()))
     arguments = zeros._c._get_method("forward").schema.arguments[1:]
-    condition, device = found.assumptions.source(), found.assumptions.device
-    marked = guarded(zeros, found.original, arguments, condition, device)
+    marked = guarded(zeros, found.original, arguments, found.assumptions)
     for sizes in ((2, 6), (3, 9), (7, 2)):
         assert not marked(*inputs(torch.float32, *sizes)).any()
     for name, other in _unlike_the_example().items():
@@ -229,6 +228,21 @@ def test_a_write_to_an_input_is_refused():
         optimized = jit.optimize(model, given)
     x = torch.randn(3, 4)
     assert torch.equal(optimized(x, x), F.silu(x) * x)
+
+
+def test_a_list_that_is_changed_through_another_list():
+    class Appends(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            inner = [x]
+            outer = [inner, [x]]
+            outer[0].append(F.silu(x) * x)
+            return torch.cat(inner, -1)
+
+    model = Appends().eval()
+    x = torch.randn(3, 4)
+    optimized = jit.optimize(torch.jit.script(model), x)
+    torch.testing.assert_close(optimized(x), model(x))
+    assert optimized(x).shape == (3, 8)
 
 
 def test_a_cast_that_the_example_made_idle_is_not_forgotten():

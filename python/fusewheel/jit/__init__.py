@@ -8,6 +8,16 @@ from __future__ import annotations
 
 from .optimize import explain, optimize
 from .shapes import register_shape_functions
+from .static import StaticModel
 from .support import TorchScriptError
+from .transparent import disable, enable
 
-__all__ = ["TorchScriptError", "explain", "optimize", "register_shape_functions"]
+__all__ = [
+    "StaticModel",
+    "TorchScriptError",
+    "disable",
+    "enable",
+    "explain",
+    "optimize",
+    "register_shape_functions",
+]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
+from .inputs import Assumptions
 from .passes import TorchScript, held
 
 
@@ -14,35 +16,55 @@ def guarded(
     fused: TorchScript,
     original: TorchScript,
     arguments: Sequence[torch.Argument],
-    condition: str,
-    device: str,
+    assumptions: Assumptions,
 ) -> TorchScript:
-    """A module that runs `fused` where `condition` holds and autocast is off.
-
-    Autocast casts nothing for our operators. A graph that asks `torch.is_autocast_cpu_enabled()`
-    ends the process when it is; what dtype a product has tells as well.
+    """A module that runs `fused` where the assumptions hold.
 
     Args:
-        fused: runs on inputs that satisfy the condition.
+        fused: runs on inputs that satisfy them.
         original: runs on all others.
         arguments: of both, as their schema has them.
-        condition: an expression of TorchScript over them.
-        device: another one, of the device for which autocast must be off.
+        assumptions: what inputs must be like.
     """
     holder = torch.nn.Module()
     holder.fused, holder.original = held(fused._c), held(original._c)
     module: TorchScript = torch.jit.script(holder.eval())
-    signature = ", ".join(["self", *map(_parameter, arguments)])
     given = ", ".join(argument.name for argument in arguments)
     module.define(
-        f"def forward({signature}):\n"
-        f"    if {condition}:\n"
-        f"        probe = torch.empty([1, 1], dtype=torch.float32, device={device})\n"
-        f"        if torch.mm(probe, probe).dtype == torch.float32:\n"
-        f"            return self.fused({given})\n"
-        f"    return self.original({given})\n"
+        _definition("forward", ["self"], arguments, assumptions, f"self.fused({given})")
+        + f"    return self.original({given})\n"
     )
     return module
+
+
+def condition(arguments: Sequence[torch.Argument], assumptions: Assumptions) -> Callable[..., bool]:
+    """A TorchScript function that tells whether inputs satisfy assumptions."""
+    source = _definition("holds", [], arguments, assumptions, "True")
+    unit: Any = torch.jit.CompilationUnit(source + "    return False\n")
+    function: Callable[..., bool] = unit.holds
+    return function
+
+
+def _definition(
+    name: str,
+    parameters: list[str],
+    arguments: Sequence[torch.Argument],
+    assumptions: Assumptions,
+    result: str,
+) -> str:
+    """A function that returns `result` where the assumptions hold and autocast is off.
+
+    Autocast casts nothing for our operators. A graph that asks `torch.is_autocast_cpu_enabled()`
+    ends the process when it is; what dtype a product has tells as well.
+    """
+    signature = ", ".join([*parameters, *map(_parameter, arguments)])
+    return (
+        f"def {name}({signature}):\n"
+        f"    if {assumptions.source()}:\n"
+        f"        probe = torch.empty([1, 1], dtype=torch.float32, device={assumptions.device})\n"
+        f"        if torch.mm(probe, probe).dtype == torch.float32:\n"
+        f"            return {result}\n"
+    )
 
 
 def _parameter(argument: torch.Argument) -> str:

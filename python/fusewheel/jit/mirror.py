@@ -22,7 +22,7 @@ from torch.fx.node import map_arg
 from fusewheel.compiler.metadata import value_of
 
 from .numbers import ARITHMETIC, CONCRETE, PROPERTIES, SAME, Number, enumerated
-from .passes import CONTAINERS
+from .passes import CONTAINERS, is_top_level
 
 _SCHEMA = re.compile(r"(\w+)::(\w+)(?:\.(\w+))?\(")
 # Tracing writes where a node comes from in another form than scripting and Python.
@@ -185,7 +185,7 @@ class _Builder:
         result = self._in_python(node)
         try:
             arguments, options = self._spelled(node, overload)
-        except LookupError:
+        except (LookupError, ValueError):  # an unknown dtype; any number of arguments
             self._opaque(node)
             return
         if node.outputsSize() == 1 and isinstance(result, CONCRETE):
@@ -337,7 +337,19 @@ def _captured(node: torch._C.Node) -> list[int]:
     return list(found)
 
 
+# What hands a list on, so that it may be changed under another name.
+_HOLDERS = ("prim::ListConstruct", "prim::DictConstruct", "prim::SetAttr", "prim::If", "prim::Loop")
+
+
 def _is_changed(node: torch._C.Node) -> bool:
-    """Whether a list is written to after it is made."""
-    users = [use.user for use in node.output().uses()]
-    return any("!" in user.schema() or "prim::SetAttr" in user.kind() for user in users)
+    """Whether a list may be written to after it is made."""
+    if node.kind() != "prim::ListConstruct":
+        return False
+    for user in (use.user for use in node.output().uses()):
+        if "!" in user.schema() or user.kind() in _HOLDERS or not is_top_level(user):
+            return True
+        if user.kind() == "prim::TupleConstruct":
+            holders = (use.user for use in user.output().uses())
+            if any(holder.kind() != "prim::Return" for holder in holders):
+                return True
+    return False

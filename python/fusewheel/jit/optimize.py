@@ -6,8 +6,7 @@ import logging
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -18,36 +17,41 @@ from .guarded import guarded
 from .inputs import Assumptions, UnsupportedInput
 from .lower import NotLowered, lower
 from .passes import TorchScript, frozen, graph_of
+from .result import Lowered
+from .static import StaticModel
 from .support import require_torchscript
 
 _log = logging.getLogger("fusewheel.jit")
 
 
-@dataclass(frozen=True)
-class Lowered:
-    """A module and what became of it.
+Example = Tensor | Sequence[Any] | Mapping[str, Any] | None
+Runtime = Literal["interpreter", "static"]
 
-    Attributes:
-        module: what to run: it takes any input that the original takes.
-        fused: the part of it that runs on inputs like the example; None if nothing was replaced.
-        assumptions: what inputs are like then.
-        original: the part for all others.
-        report: what was replaced and what not.
-        reason: why nothing was looked at; empty otherwise.
-    """
 
-    module: TorchScript
-    fused: TorchScript | None
-    assumptions: Assumptions | None
-    original: TorchScript
-    report: Report
-    reason: str = ""
+@overload
+def optimize(
+    module: torch.nn.Module | TorchScript,
+    example_inputs: Example = None,
+    *,
+    runtime: Literal["interpreter"] = "interpreter",
+) -> TorchScript: ...
+
+
+@overload
+def optimize(
+    module: torch.nn.Module | TorchScript,
+    example_inputs: Example = None,
+    *,
+    runtime: Literal["static"],
+) -> StaticModel: ...
 
 
 def optimize(
     module: torch.nn.Module | TorchScript,
-    example_inputs: Tensor | Sequence[Any] | Mapping[str, Any] | None = None,
-) -> TorchScript:
+    example_inputs: Example = None,
+    *,
+    runtime: Runtime = "interpreter",
+) -> TorchScript | StaticModel:
     """Freeze a module and put fused operators into its TorchScript graph.
 
     What is replaced is what the compiler replaces, by the same patterns. The operators run on
@@ -62,20 +66,31 @@ def optimize(
         example_inputs: positional arguments of one call (a tensor alone is one), or keyword
             arguments as a mapping. By default those that a module was traced with, as long as it
             was not saved since.
+        runtime: ``"interpreter"`` for a TorchScript module; ``"static"`` for PyTorch's static
+            runtime, which plans the memory of a graph without control flow, on a CPU.
 
     Returns:
         A new module with ``forward`` alone, for inference. It saves, and loads wherever the
-        kernel library is loaded (``torch.ops.load_library``), without this package too.
+        kernel library is loaded (``torch.ops.load_library``), without this package too. With the
+        static runtime a `StaticModel`, of which ``scripted`` is what saves.
 
     Raises:
-        ValueError: the module is in training mode, or the example does not fit its ``forward``.
+        ValueError: the module is in training mode, the example does not fit its ``forward``, or
+            `runtime` is neither of the two.
         TypeError: `module` is no module.
-        TorchScriptError: this Python has no TorchScript.
+        TorchScriptError: this Python has no TorchScript, or the static runtime cannot run the
+            graph.
 
     Warns:
         UserWarning: there is no example, so that nothing could be replaced.
     """
+    if runtime not in ("interpreter", "static"):
+        raise ValueError(
+            f"fusewheel.jit.optimize: runtime must be 'interpreter' or 'static', got {runtime!r}"
+        )
     result = lowered(module, example_inputs)
+    if runtime == "static":
+        return StaticModel(result)
     if result.reason:
         warnings.warn(f"fusewheel.jit.optimize: {result.reason}", UserWarning, stacklevel=2)
     return result.module
@@ -100,35 +115,34 @@ def lowered(module: Any, example_inputs: Any = None) -> Lowered:
     arguments = script._c._get_method("forward").schema.arguments[1:]
     examples = _examples(script, arguments, example_inputs)
     if examples is None:
-        return _unchanged(original, "example_inputs are needed to tell dtypes and sizes")
+        reason = "example_inputs are needed to tell dtypes and sizes"
+        return _unchanged(original, arguments, reason)
     try:
         assumptions = Assumptions(arguments, examples)
         fused = frozen(script)
         values = [..., *assumptions.values]
         report = lower(graph_of(fused), assumptions, values)
         if not report.count():
-            return Lowered(original, None, assumptions, original, report)
-        result = guarded(fused, original, arguments, assumptions.source(), assumptions.device)
+            return Lowered(original, original, arguments, assumptions, report=report)
+        result = guarded(fused, original, arguments, assumptions)
     except (UnsupportedInput, NotLowered) as error:
-        return _unchanged(original, str(error))
+        return _unchanged(original, arguments, str(error))
     except Exception as error:
         # Losing a rewrite is better than losing the user's model.
         if os.environ.get("FUSEWHEEL_COMPILER_STRICT"):
             raise
         _log.warning("the module is left without fused operators", exc_info=True)
-        return _unchanged(original, f"the rewrite failed: {error}")
+        return _unchanged(original, arguments, f"the rewrite failed: {error}")
     _log.info("%s", report)
-    return Lowered(result, fused, assumptions, original, report)
+    return Lowered(result, original, arguments, assumptions, fused, report)
 
 
-def _unchanged(original: TorchScript, reason: str) -> Lowered:
-    return Lowered(original, None, None, original, Report(), f"nothing is replaced: {reason}")
+def _unchanged(original: TorchScript, arguments: Sequence[torch.Argument], reason: str) -> Lowered:
+    reason = f"nothing is replaced: {reason}"
+    return Lowered(original, original, arguments, reason=reason)
 
 
-def explain(
-    module: torch.nn.Module | TorchScript,
-    example_inputs: Tensor | Sequence[Any] | Mapping[str, Any] | None = None,
-) -> Report:
+def explain(module: torch.nn.Module | TorchScript, example_inputs: Example = None) -> Report:
     """What `optimize` replaces in a module, and why not the rest.
 
     Args:

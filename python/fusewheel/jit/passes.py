@@ -61,7 +61,7 @@ def sink_containers(graph: Graph) -> None:
         if node.kind() not in CONTAINERS:
             continue
         users = [use.user for use in node.output().uses()]
-        own = [user for user in users if _is_top_level(graph, user)]
+        own = [user for user in users if is_top_level(user)]
         if not own or len(own) != len(users):
             continue
         first = own[0]
@@ -71,9 +71,6 @@ def sink_containers(graph: Graph) -> None:
             node.moveBefore(first)
 
 
-def _is_top_level(graph: Graph, node: Any) -> bool:
-    # Blocks have no identity in Python; only the outermost one belongs to no node.
-    try:
-        return node.owningBlock().owningNode() is None
-    except (AttributeError, RuntimeError):
-        return False
+def is_top_level(node: Any) -> bool:
+    """Whether a node lies in no branch or loop."""
+    return node.owningBlock().owningNode() is None

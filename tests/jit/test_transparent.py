@@ -1,0 +1,245 @@
+"""`fusewheel.jit.enable`: what modules do while it is on, and that it leaves no trace."""
+
+from __future__ import annotations
+
+import copy
+import io
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fusewheel import jit
+from fusewheel.jit import transparent
+from torch import Tensor, nn
+
+from .nets import as_torchscript, decoder, inputs
+
+
+@pytest.fixture(autouse=True)
+def _off():
+    yield
+    jit.disable()
+
+
+def fused(module: torch.jit.ScriptModule) -> bool:
+    """Whether a fused module runs in its place."""
+    entry = transparent._entries.get(id(module))
+    return entry is not None and entry.module is not None
+
+
+class Gated(nn.Module):
+    """Small, with a weight that folding constants would bake in."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.silu(x) * (x @ (self.weight.t() + 1.0))
+
+
+def gated() -> torch.jit.ScriptModule:
+    return torch.jit.script(Gated().eval())
+
+
+X = torch.randn(3, 4)
+
+
+@pytest.mark.parametrize("how", ["script", "trace", "load"])
+def test_modules_of_every_origin(how):
+    model = decoder()
+    module = as_torchscript(model, "trace" if how == "trace" else "script", inputs())
+    if how == "load":
+        buffer = io.BytesIO()
+        torch.jit.save(module, buffer)
+        buffer.seek(0)
+        module = torch.jit.load(buffer)
+    with jit.enable():
+        for sizes in ((2, 6), (3, 4), (1, 6)):
+            given = inputs(torch.float32, *sizes)
+            torch.testing.assert_close(module(*given), model(*given))
+        assert fused(module)
+        assert torch.equal(module(x=given[0], cos=given[1], sin=given[2]), module(*given))
+
+
+def test_disable_undoes_it():
+    before = torch.jit.ScriptModule.__call__, torch.jit.RecursiveScriptModule.__setattr__
+    module = gated()
+    jit.enable()
+    jit.enable()
+    module(X)
+    assert fused(module)
+    jit.disable()
+    jit.disable()
+    after = torch.jit.ScriptModule.__call__, torch.jit.RecursiveScriptModule.__setattr__
+    assert before == after
+    assert not transparent._entries
+    module(X)
+    assert not fused(module)
+
+
+def test_an_inner_context_leaves_the_outer_one_on():
+    module = gated()
+    with jit.enable():
+        with jit.enable():
+            pass
+        module(X)
+        assert fused(module)
+
+
+@pytest.mark.parametrize("change", ["in place", "load_state_dict", "assign", "double"])
+def test_changed_weights_are_noticed(change):
+    module = gated()
+    with jit.enable():
+        module(X)
+        x = X
+        if change == "in place":
+            module.weight.mul_(2)
+        elif change == "load_state_dict":
+            module.load_state_dict({"weight": torch.randn(4, 4)})
+        elif change == "assign":
+            module.weight = nn.Parameter(torch.randn(4, 4))
+        else:
+            module.double()
+            x = X.double()
+        got = module(x)
+        assert fused(module)
+    torch.testing.assert_close(got, module(x))
+
+
+def test_weights_that_keep_changing_end_the_rewriting(monkeypatch):
+    calls = []
+    real = transparent.lowered
+    monkeypatch.setattr(transparent, "lowered", lambda *a: calls.append(1) or real(*a))
+    module = gated()
+    with jit.enable():
+        for _ in range(6):
+            got = module(X)
+            torch.testing.assert_close(got, F.silu(X) * (X @ (module.weight.t() + 1.0)))
+            module.weight.mul_(1.1)
+    assert len(calls) == transparent._ATTEMPTS
+
+
+def test_training_mode_runs_as_it_is():
+    module = gated().train()
+    with jit.enable():
+        module(X)
+        assert not fused(module)
+        for _ in range(transparent._ATTEMPTS + 1):
+            module.eval()
+            module(X)
+            assert fused(module)
+            module.train()
+            with torch.enable_grad():
+                assert module(X).requires_grad
+
+
+def test_gradients_of_weights_are_there():
+    module = gated()
+    with jit.enable():
+        module(X)
+        assert fused(module)
+        with torch.enable_grad():
+            module(X).sum().backward()
+    assert module.weight.grad is not None
+
+
+def test_hooks_run():
+    module = gated()
+    seen = []
+    with jit.enable():
+        module(X)
+        handle = module.register_forward_hook(lambda *_: seen.append(1))
+        module(X)
+        handle.remove()
+    assert seen == [1]
+
+
+def test_state_stays_with_the_module():
+    class Counts(Gated):
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return F.silu(x) * x * self.calls
+
+    module = torch.jit.script(Counts().eval())
+    with jit.enable():
+        assert torch.equal(module(X), F.silu(X) * X)
+        assert torch.equal(module(X), F.silu(X) * X * 2)
+    assert module.calls == 2
+
+
+def test_saving_and_copying_see_the_module_itself():
+    module = gated()
+    with jit.enable():
+        want = module(X)
+        buffer = io.BytesIO()
+        torch.jit.save(module, buffer)
+        assert "fusewheel" not in str(module.inlined_graph)
+        assert torch.equal(copy.deepcopy(module)(X), want)
+    buffer.seek(0)
+    again = torch.jit.load(buffer)
+    assert "fusewheel" not in str(again.inlined_graph)
+    torch.testing.assert_close(again(X), want)
+
+
+def test_a_module_inside_a_traced_one():
+    module = gated()
+    with jit.enable():
+        module(X)
+        traced = torch.jit.trace(nn.Sequential(module, nn.ReLU()).eval(), X)
+    assert "fusewheel" not in str(traced.inlined_graph)
+
+
+def test_errors_of_the_module_arrive():
+    module = gated()
+    with jit.enable():
+        with pytest.raises(RuntimeError, match="x"):
+            module()
+        with pytest.raises(RuntimeError, match=r"cannot be multiplied|mat1"):
+            module(torch.randn(3, 5))
+        module(X)
+        assert fused(module)
+
+
+def test_threads():
+    modules = [gated() for _ in range(2)]
+    wants = [module(X) for module in modules]
+    errors = []
+
+    def work(number: int) -> None:
+        try:
+            with torch.no_grad():
+                for i in range(20):
+                    if number == 0 and i % 5 == 4:
+                        jit.disable()
+                        jit.enable()
+                    which = (i + number) % 2
+                    torch.testing.assert_close(modules[which](X), wants[which])
+        except BaseException as error:
+            errors.append(error)
+
+    jit.enable()
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
+def test_a_dead_module_leaves_no_entry():
+    module = gated()
+    with jit.enable():
+        module(X)
+        key = id(module)
+        assert key in transparent._entries
+        del module
+        import gc
+
+        gc.collect()
+        assert key not in transparent._entries
