@@ -11,11 +11,12 @@ from .backend import backend
 from .explain import explain
 from .pattern import Builder, Context, Match, Pattern, Refuse
 from .registry import register, unregister
-from .report import GraphBreak, Refusal, Replacement, Report
+from .report import AttentionCall, GraphBreak, Refusal, Replacement, Report
 from .rewrite import rewrite
 from .switches import Disabled, disable, disabled
 
 __all__ = [
+    "AttentionCall",
     "Builder",
     "Context",
     "Disabled",
