@@ -105,7 +105,7 @@ def assert_close(actual: Any, expected: Any, tolerance: float) -> None:
     assert actual.shape == expected.shape
     assert actual.requires_grad == expected.requires_grad
     if expected.numel():
-        scale = expected.abs().max().double().clamp(min=1e-6)
+        scale = expected.double().abs().max().clamp(min=1e-6)
         error = (actual.double() - expected.double()).abs().max() / scale
         assert error <= tolerance, f"relative error {error:.3g}"
 

@@ -52,13 +52,15 @@ def test_report(capsys: pytest.CaptureFixture[str]) -> None:
 def test_json() -> None:
     """Other programs read these keys."""
     report = json.loads(fusewheel.explain(Net(), torch.randn(4, 8)).to_json())
-    assert report.keys() >= {
-        "graphs", "replaced", "bytes_saved", "replacements", "refusals", "graph_breaks",
-    }  # fmt: skip
+    lists = {"replacements", "refusals", "attentions", "graph_breaks"}
+    assert report.keys() == {"graphs", "replaced", "bytes_saved"} | lists
     assert report["graphs"] == report["replaced"] == 1 and report["graph_breaks"] == []
     (replacement,), (refusal,) = report["replacements"], report["refusals"]
     assert replacement.keys() == {"pattern", "operator", "count", "source", "code", "bytes_saved"}
     assert refusal.keys() == {"pattern", "count", "source", "reason", "code"}
+    attend = lambda x: F.scaled_dot_product_attention(x, x, x)  # noqa: E731
+    (call,) = json.loads(fusewheel.explain(attend, torch.randn(1, 2, 3, 4)).to_json())["attentions"]
+    assert call.keys() == {"count", "source", "mask", "shapes", "code"}
     assert report["bytes_saved"] == replacement["bytes_saved"] == 2 * 4 * 8 * 4
 
 

@@ -12,11 +12,12 @@ from .explain import explain
 from .export import export
 from .pattern import Builder, Context, Match, Pattern, Refuse
 from .registry import register, unregister
-from .report import GraphBreak, Refusal, Replacement, Report
+from .report import AttentionCall, GraphBreak, Refusal, Replacement, Report
 from .rewrite import rewrite
 from .switches import Disabled, disable, disabled
 
 __all__ = [
+    "AttentionCall",
     "Builder",
     "Context",
     "Disabled",

@@ -182,6 +182,8 @@ def _written(node: Node) -> list[Node]:
     if not callable(target) or not _is_torch(target):
         return [n for n in node.all_input_nodes if n.op != "get_attr"]
     name = getattr(target, "__name__", "")
+    if name in ("and_", "or_", "not_", "is_"):  # Python's own operators, which keep off keywords
+        return written
     if name.endswith("_") and not name.endswith("__"):
         return [*written, *_nodes_in(node.args[0])]
     if name == "batch_norm":  # the running statistics

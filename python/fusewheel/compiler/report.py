@@ -77,6 +77,26 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class AttentionCall:
+    """An attention of PyTorch's, as it stands after the rewrite; it is left to PyTorch.
+
+    Attributes:
+        count: how often it is called.
+        source: ``path:line`` of the code.
+        mask: what it hides: ``none``, ``causal``, ``sliding window [-7, 0]`` (bounds of key less
+            query), ``padding``, ``arbitrary`` or several of these.
+        shapes: of query and keys, in words.
+        code: the text of the line.
+    """
+
+    count: int
+    source: str
+    mask: str
+    shapes: str
+    code: str = ""
+
+
+@dataclass(frozen=True)
 class GraphBreak:
     """A place where Dynamo could not go on with one graph.
 
@@ -100,12 +120,14 @@ class Report:
         refusals: what was recognised and not replaced.
         graphs: number of graphs the model was captured in; 1 is best.
         graph_breaks: why there is more than one.
+        attentions: calls of PyTorch's attention and the masks they have.
     """
 
     replacements: tuple[Replacement, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     graphs: int = 0
     graph_breaks: tuple[GraphBreak, ...] = ()
+    attentions: tuple[AttentionCall, ...] = ()
 
     def count(self, pattern: str | None = None) -> int:
         """How often one pattern, or any, was replaced."""
@@ -127,8 +149,8 @@ class Report:
         """The whole report as JSON.
 
         Its keys are ``graphs``, ``replaced`` and ``bytes_saved`` (totals) and ``replacements``,
-        ``refusals`` and ``graph_breaks``: lists of objects whose keys are the attributes of
-        `Replacement`, `Refusal` and `GraphBreak`.
+        ``refusals``, ``attentions`` and ``graph_breaks``: lists of objects whose keys are the
+        attributes of `Replacement`, `Refusal`, `AttentionCall` and `GraphBreak`.
         """
         totals = {"replaced": self.count(), "bytes_saved": self.bytes_saved}
         return json.dumps(asdict(self) | totals, indent=2)
@@ -144,6 +166,10 @@ class Report:
         for k in self.refusals:
             rows.append(("kept", k.pattern, str(k.count), "", _short(k.source), k.reason))
             codes.append(k.code)
+        for a in self.attentions:
+            note = f"mask: {a.mask}; {a.shapes}"
+            rows.append(("left", "attention", str(a.count), "", _short(a.source), note))
+            codes.append(a.code)
         if len(rows) == 1:
             rows = [("", "nothing was recognised", "", "", "", "")]
         for b in self.graph_breaks:
@@ -188,7 +214,12 @@ class Recorder:
     _replaced: Counter[tuple[str, str, Line]] = field(default_factory=Counter)
     _saved: dict[tuple[str, str, Line], int | None] = field(default_factory=dict)
     _refused: Counter[tuple[str, Line, str]] = field(default_factory=Counter)
+    _attentions: Counter[tuple[Line, str, str]] = field(default_factory=Counter)
     graphs: int = 0
+
+    def attention(self, line: Line, mask: str, shapes: str) -> None:
+        """Note one attention that is left to PyTorch."""
+        self._attentions[line, mask, shapes] += 1
 
     def replaced(self, pattern: str, operator: str, line: Line, saved: int | None) -> None:
         """Note one replacement and the bytes it saves, None if these are not known."""
@@ -211,4 +242,8 @@ class Recorder:
             Refusal(pattern, count, line.source, reason, line.code)
             for (pattern, line, reason), count in self._refused.items()
         )
-        return Report(replacements, refusals, self.graphs, tuple(graph_breaks))
+        attentions = tuple(
+            AttentionCall(count, line.source, mask, shapes, line.code)
+            for (line, mask, shapes), count in self._attentions.items()
+        )
+        return Report(replacements, refusals, self.graphs, tuple(graph_breaks), attentions)

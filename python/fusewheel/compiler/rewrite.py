@@ -11,7 +11,8 @@ from typing import Any
 from torch.fx import Graph, GraphModule, Node
 
 from . import spellings as _spellings  # noqa: F401  (fills the table behind `view`)
-from .canonical import view
+from .attention import attention_of
+from .canonical import is_op, view
 from .checks import check, check_replacement
 from .effects import Modes
 from .layout import follow
@@ -61,8 +62,17 @@ def rewrite(
         if any(changed):
             body.graph.lint()
             body.recompile()
+        _note_attentions(body.graph, recorder)
     recorder.graphs += 1
     return recorder.report()
+
+
+def _note_attentions(graph: Graph, recorder: Recorder) -> None:
+    calls = [node for node in graph.nodes if is_op(node, "attention")]
+    context = Context(graph) if calls else None
+    for node in calls:
+        if context is not None and (found := attention_of(context, node)) is not None:
+            recorder.attention(line_of(node), found.mask.kind, found.shapes)
 
 
 def _bodies(module: GraphModule) -> list[tuple[GraphModule, Modes]]:

@@ -1,0 +1,75 @@
+"""What an attention computes, for patterns that replace it and for reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch.fx import Node
+
+from .canonical import view
+from .masks import NO_MASK, Mask, read_mask
+from .metadata import Size, shape_of
+from .pattern import Context
+
+
+@dataclass(frozen=True)
+class Attention:
+    """``softmax(query @ key^T * scale + mask) @ value``.
+
+    Attributes:
+        node: the call of scaled_dot_product_attention.
+        query: ``[..., heads, queries, features]``.
+        key: ``[..., key heads, keys, features]``.
+        value: ``[..., key heads, keys, value features]``.
+        tensor: the mask that is passed, None if there is none.
+        mask: what the mask (``is_causal`` included) hides.
+        dropout: the probability of dropout.
+        scale: what scores are multiplied by, None for ``features ** -0.5``.
+        grouped: whether several query heads share a key head.
+    """
+
+    node: Node
+    query: Node
+    key: Node
+    value: Node
+    tensor: Node | None
+    mask: Mask
+    dropout: Any
+    scale: Any
+    grouped: bool
+
+    @property
+    def shapes(self) -> str:
+        """The shapes in words."""
+        keys = (shape_of(self.key) or ())[-2:-1]
+        return f"query {_text(shape_of(self.query))}, keys {_text(keys)}"
+
+
+def attention_of(context: Context, node: Node) -> Attention | None:
+    """The attention at a node; None if it is no call of scaled_dot_product_attention."""
+    found = view(node)
+    if found is None or found.op != "attention":
+        return None
+    query, key, value, tensor = found.args
+    if not all(isinstance(argument, Node) for argument in (query, key, value)):
+        return None
+    queries, keys = (shape_of(query) or (0, 0))[-2], (shape_of(key) or (0, 0))[-2]
+    mask = read_mask(context, tensor, node, queries, keys) if isinstance(tensor, Node) else NO_MASK
+    if found.attrs["is_causal"]:
+        mask = mask.both(Mask(upper=0))  # from the first query and key on
+    return Attention(
+        node,
+        query,
+        key,
+        value,
+        tensor if isinstance(tensor, Node) else None,
+        mask,
+        found.attrs["dropout_p"],
+        found.attrs["scale"],
+        bool(found.attrs["enable_gqa"]),
+    )
+
+
+def _text(sizes: tuple[Size, ...] | None) -> str:
+    return "?" if sizes is None else " x ".join(map(str, sizes))

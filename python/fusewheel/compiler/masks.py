@@ -1,0 +1,271 @@
+"""Read what an attention mask hides from the operations that build it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from .canonical import View, rank_of, view
+from .metadata import Size, dtype_of, same_size, same_sizes, shape_of
+from .pattern import Context
+from .positions import Position, position
+
+
+@dataclass(frozen=True)
+class Mask:
+    """What a query at position q sees: keys k for which all of this holds.
+
+    Attributes:
+        lower: ``k - q >= lower``, None where there is no such bound. A window over the last n keys
+            has 1 - n.
+        upper: ``k - q <= upper``, None where there is no such bound. 0 is causal.
+        padding: tensors that hide whole keys, for every query of a batch alike.
+        other: conditions and tensors that are not understood.
+        hidden: what is added to the score of a hidden key: ``-inf`` for boolean masks too, a
+            finite number, or None where that is not known.
+    """
+
+    lower: int | None = None
+    upper: int | None = None
+    padding: tuple[Node, ...] = ()
+    other: tuple[Node, ...] = ()
+    hidden: float | None = -math.inf
+
+    @property
+    def kind(self) -> str:
+        """The mask in words: ``none``, ``causal``, ``sliding window``, ``padding``, their sums."""
+        words = []
+        if self.lower is not None:
+            words.append(
+                f"sliding window [{self.lower}, {'' if self.upper is None else self.upper}]"
+            )
+        elif self.upper is not None:
+            words.append("causal" if self.upper == 0 else f"causal, {self.upper:+d}")
+        if self.padding:
+            words.append("padding")
+        if self.other:
+            words.append("arbitrary")
+        return " + ".join(words) or "none"
+
+    def shows_every_query_a_key(self, queries: Size, keys: Size) -> bool:
+        """Whether no row is hidden as a whole, for these numbers of queries and keys."""
+        if self.padding or self.other:
+            return False
+        lower = -math.inf if self.lower is None else self.lower
+        upper = math.inf if self.upper is None else self.upper
+        if lower == -math.inf and upper >= 0:
+            return True  # the first key
+        if lower <= 0 <= upper and same_size_or_less(queries, keys):
+            return True  # the key at the query's own position
+        last = max(lower, 0) <= upper < math.inf
+        return last and same_size_or_less(queries + int(upper), keys)  # the last key it may see
+
+    def both(self, other: Mask) -> Mask:
+        """What is left where both hide."""
+        lowers = [bound for bound in (self.lower, other.lower) if bound is not None]
+        uppers = [bound for bound in (self.upper, other.upper) if bound is not None]
+        return Mask(
+            max(lowers, default=None),
+            min(uppers, default=None),
+            (*self.padding, *other.padding),
+            (*self.other, *other.other),
+        )
+
+
+NO_MASK = Mask()
+
+
+def same_size_or_less(a: Size, b: Size) -> bool:
+    """Whether a <= b for every input; never adds a guard."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a <= b
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return statically_known_true(a <= b)
+
+
+def read_mask(context: Context, node: Node, user: Node, queries: Size, keys: Size) -> Mask:
+    """What a mask says that goes to scaled_dot_product_attention.
+
+    Args:
+        context: the graph.
+        node: the mask, boolean (True is seen) or added to the scores.
+        user: where it is used.
+        queries: their number.
+        keys: their number.
+    """
+    reader, boolean = _Reader(queries, keys), _is_bool(node)
+    if _is_written(context, node, user):
+        return Mask(other=(node,), hidden=-math.inf if boolean else None)
+    return reader.seen(node) if boolean else reader.added(node)
+
+
+def read_hidden(context: Context, node: Node, user: Node, queries: Size, keys: Size) -> Mask:
+    """What is seen where `node` is False, as of ``scores.masked_fill(node, value)``."""
+    if _is_written(context, node, user):
+        return Mask(other=(node,))
+    return _Reader(queries, keys).seen(node, False)
+
+
+def _is_written(context: Context, node: Node, user: Node) -> bool:
+    """Whether a mask, or what it is made of, may not be what the operations in the graph say."""
+    sources, todo = set(), [node]
+    while todo:
+        current = todo.pop()
+        if current not in sources:
+            sources.add(current)
+            todo += current.all_input_nodes
+    return context.effects.conflicting(sources, min(sources), user, frozenset()) is not None
+
+
+_FLIPPED = {"le": "ge", "lt": "gt", "ge": "le", "gt": "lt"}
+_NEGATED = {"le": "gt", "lt": "ge", "ge": "lt", "gt": "le"}
+
+
+@dataclass(frozen=True)
+class _Reader:
+    queries: Size
+    keys: Size
+
+    def added(self, node: Any) -> Mask:
+        """What is hidden by numbers that are added."""
+        found = view(node)
+        unknown = Mask(other=(node,), hidden=None)
+        if found is None or found.inplace:
+            return unknown
+        if _same_positions(found) and dtype_of(found.args[0]) == dtype_of(node):
+            return self.added(found.args[0])
+        condition: Any = None
+        if found.op == "where":
+            condition, shown, hidden = found.args
+            seen = constant(shown) == 0
+            if not seen:
+                shown, hidden = hidden, shown
+        elif found.op == "masked_fill":
+            shown, condition, hidden = found.args
+            seen = False
+        elif found.op == "triu":
+            shown, seen, hidden = 0, True, found.args[0]
+        else:
+            return unknown
+        value = constant(hidden)
+        if constant(shown) != 0 or value is None or value >= 0:
+            return unknown
+        if condition is None:
+            mask = self._band(node, upper=found.attrs["diagonal"] - 1)
+        else:
+            mask = self.seen(condition, seen)
+        return replace(mask, hidden=_in_dtype(value, node))
+
+    def seen(self, node: Any, true: bool = True) -> Mask:
+        """What is seen where the condition is `true`."""
+        found = view(node)
+        if found is None or found.inplace:
+            return self._unknown(node)
+        op = found.op
+        if op == ("and" if true else "or") and all(map(_is_bool, found.args)):
+            first, second = found.args
+            return self.seen(first, true).both(self.seen(second, true))
+        if op == "not" and _is_bool(found.args[0]):
+            return self.seen(found.args[0], not true)
+        if _same_positions(found) and _is_bool(found.args[0]):
+            return self.seen(found.args[0], true)
+        if op in ("tril", "triu", "cast"):
+            return self._triangle(node, node, true)
+        if op in ("eq", "ne") and constant(found.args[1]) == 0:
+            return self._triangle(node, found.args[0], true is (op == "ne"))
+        if op in _FLIPPED:
+            return self._compared(node, op if true else _NEGATED[op], *found.args)
+        value = constant(node)
+        return NO_MASK if value is not None and bool(value) is true else self._unknown(node)
+
+    def _triangle(self, node: Node, source: Any, true: bool) -> Mask:
+        """``tril`` or ``triu`` of ones, where it is `true` (not zero)."""
+        found = view(source)
+        while found is not None and found.op == "cast":
+            found = view(found.args[0])
+        if found is None or found.op not in ("tril", "triu") or constant(found.args[0]) != 1:
+            return self._unknown(node)
+        diagonal = found.attrs["diagonal"]
+        if found.op == "tril":
+            bounds = {"upper": diagonal} if true else {"lower": diagonal + 1}
+        else:
+            bounds = {"lower": diagonal} if true else {"upper": diagonal - 1}
+        return self._band(node, **bounds)
+
+    def _compared(self, node: Node, op: str, left: Any, right: Any) -> Mask:
+        a, b, bound = position(left), position(right), constant(right)
+        if a is not None and a.start is not None and bound is not None and a.start >= bound:
+            # Positions are never less than where they start.
+            return NO_MASK if op == "ge" else self._unknown(node)
+        if a is None or b is None:
+            return self._unknown(node)
+        if (a.dim, b.dim) == (-2, -1):
+            a, b, op = b, a, _FLIPPED[op]
+        if (a.dim, b.dim) != (-1, -2) or a.start is None or b.start is None:
+            return self._unknown(node)
+        apart = b.start - a.start  # k + a OP q + b is k - q OP b - a
+        if op in ("le", "lt"):
+            return self._band(node, upper=apart - (op == "lt"))
+        return self._band(node, lower=apart + (op == "gt"))
+
+    def _band(self, node: Node, *, lower: int | None = None, upper: int | None = None) -> Mask:
+        """A mask of these bounds, where `node` has a row for each query and not one for all."""
+        shape = shape_of(node) or ()
+        fits = same_sizes(shape[-2:], (self.queries, self.keys))
+        return Mask(lower, upper) if fits else self._unknown(node)
+
+    def _unknown(self, node: Any) -> Mask:
+        """A condition that is not understood: padding, if it is the same for every query."""
+        shape = shape_of(node)
+        if shape is not None and (len(shape) < 2 or same_size(shape[-2], 1)):
+            return Mask(padding=(_source(node),))
+        return Mask(other=(node,))
+
+
+def _same_positions(found: View) -> bool:
+    """Whether an operation leaves every element in its row and column."""
+    if found.op in ("expand", "contiguous", "cast"):
+        return True
+    if found.op == "unsqueeze":
+        return bool(found.attrs["dim"] < (rank_of(found.node) or 0) - 2)
+    return found.op == "slice" and found.attrs["start"] == 0 and found.attrs["step"] == 1
+
+
+def _is_bool(node: object) -> bool:
+    return dtype_of(node) == torch.bool
+
+
+def _in_dtype(value: float, node: Node) -> float:
+    return float(torch.tensor(value).to(dtype_of(node)))
+
+
+def constant(argument: Any) -> float | None:
+    """A number that an argument is in every element; None if that is not known."""
+    if isinstance(argument, (bool, int, float)):
+        return float(argument)
+    found = view(argument)
+    if found is None:
+        return None
+    if found.op == "full" and isinstance(found.attrs["value"], (bool, int, float)):
+        return float(found.attrs["value"])
+    if found.op in ("expand", "unsqueeze", "cast"):
+        return constant(found.args[0])
+    return None
+
+
+def _source(node: Node) -> Node:
+    """The [batch, keys] tensor that is looked up or broadcast."""
+    found = view(node)
+    if found is not None and found.op in ("cast", "unsqueeze", "expand") and not found.inplace:
+        return _source(found.args[0]) if isinstance(found.args[0], Node) else node
+    if getattr(node.target, "__name__", "") == "getitem" and isinstance(node.args[1], tuple):
+        places = [position(item) for item in node.args[1]]
+        source = node.args[0]
+        if places == [Position(-4, 0), Position(-1, 0)] and isinstance(source, Node):
+            return source
+    return node

@@ -1,0 +1,236 @@
+"""Attention written by hand: from ``softmax`` down to its scores and up to its values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from .canonical import split_operands, view
+from .metadata import dtype_of, same_sizes, shape_of
+from .pattern import Refuse, require, sole_user
+from .precision import number
+
+_PRODUCTS = ("matmul", "bmm", "einsum")
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor and the order of dimensions in which attention takes it; None for its own."""
+
+    node: Node
+    order: tuple[int, ...] | None = None
+
+
+@dataclass
+class Scores:
+    """What is below a softmax: ``query @ key^T * scale``, then a mask.
+
+    Attributes:
+        query: ``[..., queries, features]``.
+        key: ``[..., keys, features]``.
+        product: their product.
+        scale: what it is multiplied by.
+        added: a tensor that is added to the scores, None if there is none.
+        filled: the condition and the number of a ``masked_fill``, None if there is none.
+        interior: the nodes from the product up to the softmax.
+        absorbed: the transposed key.
+    """
+
+    query: Operand
+    key: Operand
+    product: Node
+    scale: float = 1.0
+    added: Node | None = None
+    filled: tuple[Node, float] | None = None
+    interior: set[Node] = field(default_factory=set)
+    absorbed: set[Node] = field(default_factory=set)
+
+
+def is_weights(node: Node, steps: int = 3) -> bool:
+    """Whether a product is made with the result of a softmax, maybe behind casts and dropout."""
+    for user in node.users:
+        found = view(user)
+        if found is not None and found.op in _PRODUCTS:
+            return True
+        if found is not None and found.op not in ("cast", "dropout"):
+            continue
+        if (found is not None or _is_dropout(user)) and steps and is_weights(user, steps - 1):
+            return True
+    return False
+
+
+def _is_dropout(node: Node) -> bool:
+    """Whether this is a dropout that is active: one that is not is understood."""
+    return "dropout" in str(getattr(node.target, "__name__", node.target))
+
+
+def scores_of(softmax: Node) -> Scores | None:
+    """The scores of which a softmax is taken; None if it is not taken of a product.
+
+    Raises:
+        Refuse: if something else is done to the product on the way.
+    """
+    chain: list[Node] = []
+    found = view(softmax)
+    node: Any = None if found is None else found.args[0]
+    while (found := view(node)) is not None and found.op not in _PRODUCTS:
+        if found.op not in ("add", "mul", "div", "masked_fill", "cast"):
+            break
+        chain.append(node)
+        node = _towards_product(found.args)
+    found = view(node)
+    if found is None or not isinstance(node, Node):
+        return None
+    if found.op not in _PRODUCTS:
+        if _has_product(node):
+            raise Refuse(f"the scores pass through {found.op}")
+        return None
+    scores = _of_product(node)
+    if scores is None:
+        return None
+    scores.interior = {*chain, node}
+    for step in reversed(chain):
+        _apply(scores, step, node)
+        node = step
+    return scores
+
+
+def _towards_product(args: tuple[Any, ...]) -> Any:
+    """The operand that the scores come from."""
+    nodes = [arg for arg in args if isinstance(arg, Node)]
+    return next((arg for arg in nodes[:2] if _has_product(arg)), nodes[0] if nodes else None)
+
+
+def _has_product(node: Any, steps: int = 8) -> bool:
+    found = view(node)
+    if found is None or steps == 0:
+        return False
+    if found.op in _PRODUCTS:
+        return True
+    known = ("add", "mul", "div", "masked_fill", "cast", "tanh")
+    return found.op in known and any(_has_product(arg, steps - 1) for arg in found.args[:2])
+
+
+def _apply(scores: Scores, step: Node, below: Node) -> None:
+    found = view(step)
+    assert found is not None
+    require(not found.inplace, "the scores are written in place")
+    masked = scores.added is not None or scores.filled is not None
+    shape = shape_of(below)
+    require(same_sizes(shape_of(step), shape), "the mask broadcasts the scores to another shape")
+    if found.op == "cast":
+        wide, narrow = dtype_of(step), dtype_of(below)
+        if wide is None or narrow is None or torch.promote_types(narrow, wide) != wide:
+            raise Refuse(f"the scores are rounded to {wide}")
+    elif found.op in ("mul", "div"):
+        require(not masked, "the scores are scaled after they are masked")
+        factor = split_operands(step, "mul", below) if found.op == "mul" else found.args[1]
+        value = number(factor)
+        if value is None or (found.op == "div" and found.args[0] is not below):
+            raise Refuse("the scale is not a Python number")
+        require(value > 0 and math.isfinite(value), f"the scores are scaled by {value:g}")
+        scores.scale = scores.scale * value if found.op == "mul" else scores.scale / value
+    elif found.op == "add":
+        mask = split_operands(step, "add", below)
+        if not isinstance(mask, Node) or shape_of(mask) is None:
+            raise Refuse("what is added to the scores is not a tensor")
+        require(not masked, "the scores are masked twice")
+        scores.added = mask
+    else:
+        require(not masked, "the scores are masked twice")
+        value = number(found.args[2])
+        if found.args[0] is not below or not isinstance(found.args[1], Node) or value is None:
+            raise Refuse("the scores are not filled with a Python number")
+        scores.filled = found.args[1], value
+
+
+def _of_product(node: Node) -> Scores | None:
+    found = view(node)
+    assert found is not None
+    query, key = found.args
+    if found.op != "einsum":
+        inner = view(key)
+        rank = len(shape_of(key) or ())
+        swapped = (*range(rank - 2), rank - 1, rank - 2)
+        if inner is not None and inner.op == "permute" and inner.attrs["dims"] == swapped:
+            return Scores(Operand(query), Operand(inner.args[0]), node, absorbed={key})
+        return Scores(Operand(query), Operand(key, swapped), node)
+    first, second, result = found.attrs["labels"]
+    if len(result) < 3:
+        return None
+    batch, (q, k) = result[:-2], result[-2:]
+    if q in second:
+        query, key, first, second = key, query, second, first
+    d = "".join(set(first) - set(result))
+    if len(d) != 1 or set(first) != {*batch, q, d} or set(second) != {*batch, k, d}:
+        return None
+    return Scores(_ordered(query, first, batch + q + d), _ordered(key, second, batch + k + d), node)
+
+
+def _ordered(node: Node, labels: str, wanted: str) -> Operand:
+    order = tuple(labels.index(label) for label in wanted)
+    return Operand(node, None if order == tuple(range(len(order))) else order)
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """``weights @ value``.
+
+    Attributes:
+        value: ``[..., keys, value features]``.
+        root: the product.
+        interior: the nodes between the softmax and it, the softmax included.
+        order: how the result of attention is permuted to that of the product, None if it is it.
+    """
+
+    value: Operand
+    root: Node
+    interior: frozenset[Node]
+    order: tuple[int, ...] | None = None
+
+
+def weighted_by(softmax: Node) -> Weighted:
+    """The product of the weights and the values.
+
+    Raises:
+        Refuse: if the weights are used for something else, or dropped at random.
+    """
+    weights, interior = softmax, {softmax}
+    while True:
+        user = sole_user(weights, "the attention weights, or what is made of them,")
+        found = view(user)
+        if found is None or found.op not in ("cast", "dropout"):
+            break
+        interior.add(user)
+        weights = user
+    if found is None and _is_dropout(user):
+        raise Refuse("dropout is active: other random numbers would be drawn")
+    if found is None or found.op not in _PRODUCTS:
+        raise Refuse("the weights are not multiplied by values")
+    if found.op == "einsum":
+        return _weighted_einsum(user, weights, frozenset(interior))
+    require(found.args[0] is weights, "the weights are not the left factor of a product")
+    return Weighted(Operand(found.args[1]), user, frozenset(interior))
+
+
+def _weighted_einsum(node: Node, weights: Node, interior: frozenset[Node]) -> Weighted:
+    found = view(node)
+    assert found is not None
+    first, second, result = found.attrs["labels"]
+    value = found.args[1]
+    if found.args[0] is not weights:
+        first, second, value = second, first, found.args[0]
+    batch, (q, k) = first[:-2], first[-2:]
+    e = "".join(set(second) - set(first))
+    fits = len(e) == 1 and set(second) == {*batch, k, e} and set(result) == {*batch, q, e}
+    require(fits and value is not weights, "the weights are not multiplied by values")
+    mine = batch + q + e
+    order = tuple(mine.index(label) for label in result)
+    plain = order == tuple(range(len(order)))
+    return Weighted(
+        _ordered(value, second, batch + k + e), node, interior, None if plain else order
+    )
