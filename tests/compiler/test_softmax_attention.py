@@ -156,7 +156,7 @@ LEAST: dict[str, tuple[Hide, Callable[[], Tensor]]] = {
         lambda s, seen: s + torch.where(seen, 0.0, torch.finfo(s.dtype).min).to(s.dtype),
         _padding,
     ),
-    "unknown": (lambda s, seen: s + torch.finfo(s.dtype).min * (1 - seen.to(s)), _padding),
+    "unknown": (lambda s, seen: s + torch.finfo(s.dtype).min * (1 - seen.to(s.dtype)), _padding),
 }
 
 

