@@ -75,11 +75,11 @@ def enable() -> Enabled:
     """From now on every scripted, traced or loaded module goes through `optimize` when called.
 
     The first call of a module runs it as it is and takes the time of the rewrite, with its
-    arguments as the example. A module runs as it is where that fails or nothing is recognised, where it is in training
-    mode, keeps state or has hooks, and where autograd records its weights: call it under
-    ``torch.no_grad()``. Changed weights are noticed. The module itself is left alone: it saves,
-    loads and pickles as before. Threads may call it, and this function, at any time; a second
-    call does nothing. Functions (``torch.jit.script`` of one) are not covered.
+    arguments as the example. A module runs as it is where that fails or nothing is recognised,
+    where it is in training mode, keeps state or has hooks, and where autograd records its weights:
+    call it under ``torch.no_grad()``. Changed weights are noticed. The module itself is left alone:
+    it saves, loads and pickles as before. Threads may call it, and this function, at any time; a
+    second call does nothing. Functions (``torch.jit.script`` of one) are not covered.
 
     Returns:
         a context manager that calls `disable` in the end, unless it was enabled before.
