@@ -3,7 +3,7 @@ import math
 import fusewheel
 import pytest
 import torch
-from oracle import assert_as_good_as_eager
+from oracle import assert_as_good_as_eager, slow
 from torch.nn import functional
 
 
@@ -134,7 +134,8 @@ def test_the_capped_logit_of_a_single_class_is_its_logsumexp():
     """Hence tanh is seen through it: within two units in the last place (the bound of
     CUDA's tanhf too) and one for the scaling and its sum, specials right.
     """
-    x = torch.cat([torch.randn(1_000_000) * 10.0**e for e in (-6, -3, 0, 1)])
+    count = 10_000 if slow() else 1_000_000
+    x = torch.cat([torch.randn(count) * 10.0**e for e in (-6, -3, 0, 1)])
     specials = [math.inf, -math.inf, math.nan, 0.0, 1e-45, -1e-45, 1e-39, 3e38, -3e38]
     x = torch.cat([x, torch.tensor(specials)]).unsqueeze(-1)
     target = torch.zeros(len(x), dtype=torch.int64)

@@ -153,6 +153,7 @@ def _row(tensors: list[Tensor], dims: list[int | None], row: int) -> list[Tensor
 
 
 def _vmap(case: Case) -> None:
+    case = case.exact  # a batch rounds otherwise than its rows
     for which in _batches(case):
         tensors, dims = _stacked(case, which)
         batched = func.vmap(case.function, tuple(dims))
@@ -163,6 +164,7 @@ def _vmap(case: Case) -> None:
 
 def _vmap_grad(case: Case) -> None:
     has_graph(case)
+    case = case.exact
     tensors, _ = _stacked(case, case.floating)
     batched = tuple(tensors[i] for i in case.floating)
     transform = func.vmap(func.grad(_loss(case), _all(case)))
