@@ -5,6 +5,9 @@
 //   3  the largest keeps all bits of a float32
 //   2  for activations of 16 bits: an element errs by at most 2^-11 of the mean of its block
 //   1  activations rounded to int8, where that is asked for
+//
+// Codes count from their middle, w = (code - 8) * scale + (zero + 8 * scale): of two large terms that
+// cancel, the roundings would be left.
 #pragma once
 
 #include "../simd/transpose.h"
@@ -20,6 +23,8 @@ FUSEWHEEL_INLINE int64_t round_up(int64_t value, int64_t unit) {
 #if defined(__AVX2__)
 
 constexpr int kMostDigits = 3;
+constexpr int kCodeMiddle = 8;
+constexpr int kBlockLanes = kInt4Block / 8;
 // Blocks of codes in a vector.
 constexpr int kVectorBlocks = kBytes / (kInt4Block / 2);
 
@@ -29,6 +34,7 @@ struct DigitRow {
   int8_t* digits;
   float* steps;  // a block each, zeros up to a whole vector
   float* sums;   // likewise: of the block's elements
+  int32_t* offsets;  // kCodeMiddle times the elements that one lane of products sums, four a block
   int planes;
 };
 
@@ -57,6 +63,18 @@ FUSEWHEEL_INLINE void clear_last(const DigitRow& row, int64_t blocks) {
   for (int64_t block = blocks; block < round_up(blocks, kLanes<float>); ++block) {
     row.steps[block] = 0;
     row.sums[block] = 0;
+    __builtin_memset(row.offsets + block * kBlockLanes, 0, kBlockLanes * sizeof(int32_t));
+  }
+}
+
+// A lane sums products of four neighbouring codes in low halves and four in high halves.
+FUSEWHEEL_INLINE void write_offsets(const int32_t* whole, int32_t* offsets) {
+  for (int lane = 0; lane < kBlockLanes; ++lane) {
+    int32_t sum = 0;
+    for (int i = 0; i < 4; ++i) {
+      sum += whole[4 * lane + i] + whole[kInt4Block / 2 + 4 * lane + i];
+    }
+    offsets[lane] = kCodeMiddle * sum;
   }
 }
 
@@ -94,6 +112,9 @@ FUSEWHEEL_INLINE void to_digits(const float* a, int64_t blocks, const DigitRow& 
       total += whole[i];
     }
     row.sums[block] = sum<float>(__builtin_convertvector(total, Vec<float>)) * rounding.step;
+    int32_t numbers[kInt4Block];
+    __builtin_memcpy(numbers, whole, sizeof(numbers));
+    write_offsets(numbers, row.offsets + block * kBlockLanes);
     for (int p = row.planes; p-- > 0;) {
       Integers digits[vectors];
       for (int i = 0; i < vectors; ++i) {
@@ -117,9 +138,10 @@ struct CodeRows {
   int64_t blocks;
 };
 
-// One vector of codes times the digits of a.
+// One vector of codes, from their middle, times the digits of a.
 template <int planes>
-FUSEWHEEL_INLINE Vec<float> digit_products(Bytes pair, const int8_t* digits) {
+FUSEWHEEL_INLINE Vec<float> digit_products(Bytes pair, const int8_t* digits,
+                                           const int32_t* offsets) {
   const Bytes low = low_half(pair);
   const Bytes high = high_half(pair);
   Shorts sums[planes];
@@ -135,10 +157,13 @@ FUSEWHEEL_INLINE Vec<float> digit_products(Bytes pair, const int8_t* digits) {
   if constexpr (planes == 3) {
     whole = (whole << 8) + add_pairs(sums[2]);
   }
-  return from_codes(whole);
+  Integers offset;
+  __builtin_memcpy(&offset, offsets, sizeof(offset));
+  return from_codes(whole - offset);
 }
 
-// out[r] = sum over blocks of scale * step * (codes . digits) + zero * sum
+// out[r] = sum over blocks of scale * step * ((codes - middle) . digits)
+//                           + (zero + middle * scale) * sum
 template <int rows, int planes, typename S>
 __attribute__((noinline)) void dot_digits(const CodeRows<S>& weight, const DigitRow& a,
                                           float* out) {
@@ -150,6 +175,7 @@ __attribute__((noinline)) void dot_digits(const CodeRows<S>& weight, const Digit
     const Vec<float> sums = load(a.sums + block);
     const int8_t* digits = a.digits + block / kVectorBlocks * (2 * planes * kBytes);
     const uint8_t* codes = weight.codes + block * (kInt4Block / 2);
+    const int32_t* offsets = a.offsets + block * kBlockLanes;
     const S* scales = weight.scales + block;
     const S* zeros = weight.zeros + block;
     for (int r = 0; r < rows; ++r) {
@@ -160,14 +186,16 @@ __attribute__((noinline)) void dot_digits(const CodeRows<S>& weight, const Digit
         __builtin_prefetch(weight.scales + ahead);
         __builtin_prefetch(weight.zeros + ahead);
       }
-      const Vec<float> scaled = load(scales, live) * steps;
-      Vec<float> total = totals[r] + load(zeros, live) * sums;
+      const Vec<float> scale = load(scales, live);
+      const Vec<float> scaled = scale * steps;
+      Vec<float> total = totals[r] + (load(zeros, live) + scale * float{kCodeMiddle}) * sums;
 #pragma GCC unroll 4
       for (int v = 0; v < 4; ++v) {
         const int64_t left = live - v * kVectorBlocks;
         if (left > 0) {
           const Bytes pair = load_bytes(codes + v * kBytes, left * (kInt4Block / 2));
-          total += digit_products<planes>(pair, digits + v * (2 * planes * kBytes)) *
+          total += digit_products<planes>(pair, digits + v * (2 * planes * kBytes),
+                                          offsets + v * kLanes<float>) *
                    repeat_by_four(scaled, v);
         }
       }

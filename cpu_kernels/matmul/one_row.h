@@ -36,7 +36,8 @@ FUSEWHEEL_INLINE int64_t one_row_scratch(const LinearWeight& weight, float* memo
   one.scales = take(padded * kStreams);
   one.zeros = take(padded * kStreams);
   one.digits = {reinterpret_cast<int8_t*>(take(padded * kInt4Block * kMostDigits / 4)),
-                take(padded), take(padded), kMostDigits};
+                take(padded), take(padded),
+                reinterpret_cast<int32_t*>(take(padded * kBlockLanes)), kMostDigits};
 #endif
   return used;
 }

@@ -13,8 +13,9 @@ constexpr int64_t kFewRows = 16;
 // Rows of a and rows of the weight in one register tile.
 constexpr int kDotRows = 4;
 constexpr int kDotColumns = kBytes == 64 ? 4 : 3;
-// Steps of k at a time: the first-level cache holds so much of all rows of a.
-constexpr int64_t kFewDepth = 512;
+// Steps of k at a time: the first-level cache holds so much of all rows of a. They are summed apart
+// from those before, and fewer where fewer lanes share them: the longer a sum, the more it rounds.
+constexpr int64_t kFewDepth = kBytes == 16 ? 128 : 512;
 
 // Sums of one unit, still by lanes.
 using LaneSums = Vec<float>[kUnit];
@@ -32,7 +33,7 @@ void dot_tile(const float* a, int64_t a_stride, const W* w, int64_t w_stride, in
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 4
     for (int j = 0; j < columns; ++j) {
-      sums[r][j] = first ? Vec<A>{} : lane_sums[r][j];
+      sums[r][j] = Vec<A>{};
     }
   }
   const auto step = [&](int64_t i, auto live) {
@@ -64,7 +65,7 @@ void dot_tile(const float* a, int64_t a_stride, const W* w, int64_t w_stride, in
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 4
     for (int j = 0; j < columns; ++j) {
-      lane_sums[r][j] = sums[r][j];
+      lane_sums[r][j] = first ? sums[r][j] : lane_sums[r][j] + sums[r][j];
     }
   }
 }

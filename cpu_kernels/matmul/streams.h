@@ -29,6 +29,8 @@ FUSEWHEEL_INLINE float to_number(W number) {
 // Numbers in a cache line.
 template <typename W>
 constexpr int64_t kLineNumbers = 64 / static_cast<int64_t>(sizeof(W));
+// Numbers that are summed apart: the longer a sum, the more it rounds.
+constexpr int64_t kStreamDepth = 512;
 
 // What is left of a group after its whole steps, for `rows` rows.
 template <int rows, typename W>
@@ -62,29 +64,33 @@ __attribute__((noinline)) void dot_streams(const W* w, int64_t stride, const flo
   Vec<float> totals[rows] = {};
   float rest[rows] = {};
   for (int64_t g = 0; g < groups; ++g, w += size, a += size) {
-    Vec<float> sums[rows] = {};
-    int64_t k = 0;
-    for (; k + step <= size; k += step) {
-      const bool asks = whole_lines || g % 2 == 0;  // for no line twice
+    const int64_t whole = size - size % step;
+    for (int64_t k = 0; k < size;) {
+      Vec<float> sums[rows] = {};
+      const int64_t end = k + kStreamDepth < whole ? k + kStreamDepth : whole;
+      for (; k < end; k += step) {
+        const bool asks = whole_lines || g % 2 == 0;  // for no line twice
 #pragma GCC unroll 8
-      for (int r = 0; r < rows; ++r) {
-        const W* from = w + r * stride + k;
-        if (asks) {
-          __builtin_prefetch(from + rows * stride);
-        }
+        for (int r = 0; r < rows; ++r) {
+          const W* from = w + r * stride + k;
+          if (asks) {
+            __builtin_prefetch(from + rows * stride);
+          }
 #pragma GCC unroll 8
-        for (int64_t i = 0; i < step; i += lanes) {
-          sums[r] += load_number(from + i) * load(a + k + i);
+          for (int64_t i = 0; i < step; i += lanes) {
+            sums[r] += load_number(from + i) * load(a + k + i);
+          }
         }
       }
-    }
-    if (k < size) {
-      dot_rest<rows>(w + k, stride, a + k, size - k, sums, rest,
-                     scales == nullptr ? nullptr : scales + g, groups);
-    }
+      if (k == whole && k < size) {
+        dot_rest<rows>(w + k, stride, a + k, size - k, sums, rest,
+                       scales == nullptr ? nullptr : scales + g, groups);
+        k = size;
+      }
 #pragma GCC unroll 8
-    for (int r = 0; r < rows; ++r) {
-      totals[r] += scales == nullptr ? sums[r] : sums[r] * splat(scales[r * groups + g]);
+      for (int r = 0; r < rows; ++r) {
+        totals[r] += scales == nullptr ? sums[r] : sums[r] * splat(scales[r * groups + g]);
+      }
     }
   }
   for (int r = 0; r < rows; ++r) {
