@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,10 +12,14 @@ from torch.autograd import forward_ad
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
 
+from .generation import WORTHWHILE, gain
+from .metadata import tensor_of
 from .report import Recorder
 from .rewrite import rewrite
 
 Compiled = Callable[..., Any]
+
+_log = logging.getLogger("fusewheel.compiler")
 
 
 def backend(
@@ -30,10 +35,12 @@ def backend(
         gm: the graph Dynamo captured; it is changed in place.
         example_inputs: its inputs.
         mode: as for ``torch.compile``, for the inner compiler.
-        options: ``inner`` chooses the inner compiler: ``"inductor"`` (the default), ``"none"`` for
-            none at all (the rewritten graph runs operator by operator, see
-            `fusewheel.compiler.executor`), the name of another registered backend such as
-            ``"aot_eager"`` or ``"eager"``, or a callable that takes a graph and example inputs.
+        options: ``inner`` chooses the inner compiler: ``"inductor"``, ``"none"`` for none at all
+            (the rewritten graph runs operator by operator, see `fusewheel.compiler.executor`), the
+            name of another registered backend such as ``"aot_eager"`` or ``"eager"``, or a callable
+            that takes a graph and example inputs. Without it, it is ``"none"`` on a CPU for a graph
+            in which generated code would save next to nothing, see `fusewheel.compiler.generation`,
+            and ``"inductor"`` for all others, and wherever a mode or another option is given.
             Every other option goes to the inner compiler.
 
     Returns:
@@ -49,7 +56,7 @@ def backend(
     from torch._dynamo.utils import counters
 
     rest = dict(options or {})
-    inner = rest.pop("inner", "inductor")
+    inner = rest.pop("inner", None)
     recorder = Recorder()
     compiled = compile_graph(gm, example_inputs, recorder, inner, mode, rest)
     # Where Dynamo and Inductor count what they do.
@@ -61,13 +68,15 @@ def compile_graph(
     gm: GraphModule,
     example_inputs: Sequence[Any],
     recorder: Recorder,
-    inner: str | Compiled,
+    inner: str | Compiled | None,
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Compiled:
     """Rewrite a graph, note it in `recorder` and compile it with `inner`."""
     records_gradients = _records_gradients(gm)
     rewrite(gm, recorder=recorder)
+    if inner is None:
+        inner = "inductor" if mode or options or not _is_for_cpu(gm) else _chosen(gm)
     compiled = _inner(inner, mode, dict(options or {}))(gm, example_inputs)
     return compiled if records_gradients else _without_autograd(compiled)
 
@@ -81,6 +90,20 @@ def _records_gradients(gm: GraphModule) -> bool:
         if node.op not in inputs
         for value in tree_leaves(node.meta.get("example_value"))
     )
+
+
+def _is_for_cpu(gm: GraphModule) -> bool:
+    return all(
+        tensor is None or tensor.device.type == "cpu" for tensor in map(tensor_of, gm.graph.nodes)
+    )
+
+
+def _chosen(gm: GraphModule) -> str:
+    """The inner compiler that pays."""
+    saved = gain(gm)
+    inner = "inductor" if saved > WORTHWHILE else "none"
+    _log.info("inner %r: generated code would save about %.1f%% of the time", inner, 100 * saved)
+    return inner
 
 
 def _without_autograd(compiled: Compiled) -> Compiled:

@@ -27,7 +27,7 @@ def traffic(nodes: Iterable[Node]) -> int | None:
     total = 0
     for node in nodes:
         for tensor in _moved(node):
-            moved = _bytes(tensor)
+            moved = bytes_of(tensor)
             if moved is None:
                 return None
             total += moved
@@ -35,35 +35,38 @@ def traffic(nodes: Iterable[Node]) -> int | None:
 
 
 def _moved(node: Node) -> list[torch.Tensor]:
-    results = list(_tensors(value_of(node)))
-    inputs = [tensor for source in node.all_input_nodes for tensor in _tensors(value_of(source))]
+    results = list(tensors_in(value_of(node)))
+    inputs = [tensor for source in node.all_input_nodes for tensor in tensors_in(value_of(source))]
     found = view(node)
     if found is None or not found.inplace:
-        known = {storage_of(tensor) for tensor in inputs} - {None}
-        if results and all(storage_of(tensor) in known for tensor in results):
+        memory = {storage_of(tensor) for tensor in inputs} - {None}
+        if results and all(storage_of(tensor) in memory for tensor in results):
             return []
     operands = [t for source in node.all_input_nodes if (t := tensor_of(source)) is not None]
     between = tensor_of(found.args[0]) if found is not None and found.op in _TWICE else None
     return [*operands, *results, *([] if between is None else [between, between])]
 
 
-def _tensors(value: object) -> Iterator[torch.Tensor]:
+def tensors_in(value: object) -> Iterator[torch.Tensor]:
+    """The tensors of a result that is one or several."""
     items = value if isinstance(value, (tuple, list)) else (value,)
     return (item for item in items if isinstance(item, torch.Tensor))
 
 
-def _bytes(tensor: torch.Tensor) -> int | None:
+def bytes_of(tensor: torch.Tensor) -> int | None:
+    """Bytes of a tensor's elements, an expanded one counted once; None if a size is not known."""
     count = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         if isinstance(stride, int) and stride == 0:  # expanded: one element is read again and again
             continue
-        known = _hint(size)
-        if known is None:
+        length = known(size)
+        if length is None:
             return None
-        count *= known
+        count *= length
     return count * tensor.element_size()
 
 
-def _hint(size: Size) -> int | None:
+def known(size: Size) -> int | None:
+    """A size, the one the graph was captured with if it is symbolic; None if there is none."""
     hint = size if isinstance(size, int) else getattr(size.node, "hint", None)
     return hint if isinstance(hint, int) else None
