@@ -87,8 +87,9 @@ _PURE = frozenset(
 
 
 def is_pure(node: torch._C.Node) -> bool:
-    """Whether nothing is written by a node without an overload, nor in its blocks."""
-    return all(map(_writes_nothing, [node, *_inside(node)]))
+    """Whether a node is a dictionary, a branch or a loop in which nothing is written."""
+    kinds = ("prim::DictConstruct", "prim::If", "prim::Loop")
+    return node.kind() in kinds and all(map(_writes_nothing, _inside(node)))
 
 
 def _writes_nothing(node: torch._C.Node) -> bool:
