@@ -70,21 +70,19 @@ print(wrong)
 
 
 class Repeats(nn.Module):
-    """A loop that no example decides, with a branch and a list in it."""
+    """A loop that no example decides, with a branch in it."""
 
     def __init__(self):
         super().__init__()
         self.norm = nn.LayerNorm(16)
 
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        parts = [x, y]
         while bool(x.abs().sum() < 100):
             x = F.silu(x + 0.5) * y + self.norm(x)
             if bool(x.sum() > 50):
                 first, second = x.chunk(2, -1)
                 x = torch.cat([second.exp(), first], -1)
-            parts = [x, x + y]
-        return self.norm(x), {"last": torch.cat(parts)}
+        return self.norm(x), {"last": torch.cat([x, x + y])}
 
 
 @pytest.mark.parametrize("scale", [0.05, 0.3, 10.0])

@@ -161,7 +161,7 @@ def test_called_under_grad_first():
         torch.testing.assert_close(module(X), want)
         assert fused(module)
         x = X.clone().requires_grad_()
-        module.requires_grad_(False)
+        module.weight.requires_grad_(False)
         with torch.enable_grad():
             module(x).sum().backward()
         assert x.grad is not None and x.grad.any()
@@ -169,7 +169,8 @@ def test_called_under_grad_first():
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad], ids=["no_grad", "grad"])
 def test_what_nobody_differentiates_runs_below_autograd(mode):
-    module = gated().requires_grad_(False)
+    module = gated()
+    module.weight.requires_grad_(False)
     files = set()
     with jit.enable(), mode():
         module(X)
@@ -203,7 +204,7 @@ def test_a_failing_rewrite_warns_once_and_runs_as_it_is(part, monkeypatch):
         with pytest.warns(UserWarning, match=r"Gated runs as it is: .*division by zero") as caught:
             for _ in range(transparent._ATTEMPTS + 1):
                 assert torch.equal(module(X), want)
-        assert len(caught) == 1
+        assert sum("runs as it is" in str(warning.message) for warning in caught) == 1
         assert not fused(module)
 
 
