@@ -21,6 +21,7 @@ from benchmarks import (
     projection,
     results,
     timing,
+    torchscript,
 )
 from benchmarks.compare import compare
 from benchmarks.results import Run
@@ -33,6 +34,7 @@ TABLES: dict[str, Table] = {
     "linear_cross_entropy": projection.TABLE,
     "calls": calls.TABLE,
     "compile": compile_models.TABLE,
+    "torchscript": torchscript.TABLE,
 }
 
 

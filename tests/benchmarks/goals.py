@@ -48,6 +48,11 @@ def call_goals(mode: str) -> dict[str, float]:
     return {CALL: 1 / {"no gradient": 4, "fwd": 15}[mode]} if mode != "fwd+bwd" else {}
 
 
+def script_goals() -> dict[str, float]:
+    """Of a small model in TorchScript."""
+    return {EAGER: 3.0}
+
+
 def linear_goals(name: str, rows: int) -> dict[str, float]:
     """Of a linear layer, by the format of its weight and the rows of x.
 

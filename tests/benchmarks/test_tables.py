@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks import calls, linear, operators, projection
+from benchmarks import calls, linear, operators, projection, torchscript
 from benchmarks.examples import run
 from benchmarks.tables import header, insert, line, markdown
 
@@ -35,7 +35,10 @@ def test_markdown_says_what_the_figures_depend_on():
     assert "![" not in held
 
 
-@pytest.mark.parametrize("table", [operators.TABLE, linear.TABLE, projection.TABLE, calls.TABLE])
+@pytest.mark.parametrize(
+    "table",
+    [operators.TABLE, linear.TABLE, projection.TABLE, calls.TABLE, torchscript.TABLE],
+)
 def test_titles_fit_their_columns(table):
     for column in table.columns:
         assert len(column.title) <= abs(column.width) or column is table.columns[-1]

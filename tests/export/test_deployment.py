@@ -125,6 +125,22 @@ def test_torchscript_in_cpp(tmp_path: Path, run_model: Path) -> None:
     assert_as_good_as_eager(logits_of(run_model, path, x), eager, wide)
 
 
+def test_optimized_torchscript_in_cpp(tmp_path: Path, run_model: Path) -> None:
+    """As the documentation has it, at the length of the example and at others."""
+    path = tmp_path / "model.pt"
+    model, exact = tiny_decoder.decoder(), tiny_decoder.decoder().double()
+    with torch.no_grad():
+        traced = torch.jit.trace(model, (tiny_decoder.tokens(1, 6),))
+        fast = fusewheel.jit.optimize(traced, (tiny_decoder.tokens(1, 6),))
+    assert "fusewheel::add_rms_norm" in str(fast.inlined_graph)
+    torch.jit.save(fast, str(path))
+    for length in (6, 13, 1):
+        x = tiny_decoder.tokens(1, length)
+        with torch.no_grad():
+            eager, wide = model(x)[0, -1], exact(x)[0, -1]
+        assert_as_good_as_eager(logits_of(run_model, path, x), eager, wide)
+
+
 def test_errors_in_cpp(tmp_path: Path, run_model: Path) -> None:
     """They name what is wrong and do not crash."""
     cases = {

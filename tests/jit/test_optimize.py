@@ -303,6 +303,8 @@ def test_python_without_torchscript(monkeypatch):
     monkeypatch.setattr("sys.version_info", (3, 14, 0, "final", 0))
     with pytest.raises(jit.TorchScriptError, match=r"not support TorchScript on Python 3\.14.*ex"):
         jit.optimize(decoder(), inputs())
+    with pytest.raises(jit.TorchScriptError, match=r"not support TorchScript on Python 3\.14.*ex"):
+        jit.enable()
 
 
 def test_importing_it_is_light(fresh):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import io
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ import torch.nn.functional as F
 from fusewheel import jit
 from fusewheel.jit import transparent
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn.modules.module import register_module_forward_hook
 
 from .nets import as_torchscript, decoder, inputs
@@ -144,6 +147,65 @@ def test_gradients_of_weights_are_there():
         with torch.enable_grad():
             module(X).sum().backward()
     assert module.weight.grad is not None
+
+
+def test_called_under_grad_first():
+    """Training is left alone from the first call on; inference of the same module is not."""
+    module = gated()
+    with jit.enable():
+        with torch.enable_grad():
+            first, second = module(X), module(X)
+            second.sum().backward()
+        assert first.requires_grad and module.weight.grad is not None
+        want = F.silu(X) * (X @ (module.weight.t() + 1.0))
+        torch.testing.assert_close(module(X), want)
+        assert fused(module)
+        x = X.clone().requires_grad_()
+        module.weight.requires_grad_(False)
+        with torch.enable_grad():
+            module(x).sum().backward()
+        assert x.grad is not None and x.grad.any()
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad], ids=["no_grad", "grad"])
+def test_what_nobody_differentiates_runs_below_autograd(mode):
+    module = gated()
+    module.weight.requires_grad_(False)
+    files = set()
+    with jit.enable(), mode():
+        module(X)
+        sys.setprofile(lambda frame, *_: files.add(Path(frame.f_code.co_filename).name))
+        try:
+            module(X)
+        finally:
+            sys.setprofile(None)
+    assert "transparent.py" in files and "_register.py" not in files
+
+
+def test_tangents_pass_through():
+    module = gated()
+    with jit.enable(), forward_ad.dual_level():
+        module(X)
+        assert fused(module)
+        dual = forward_ad.make_dual(X, torch.ones_like(X))
+        got = forward_ad.unpack_dual(module(dual)).tangent
+        want = forward_ad.unpack_dual(F.silu(dual) * (dual @ (module.weight.t() + 1.0))).tangent
+    torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("part", ["lowered", "lower.replay"])
+def test_a_failing_rewrite_warns_once_and_runs_as_it_is(part, monkeypatch):
+    monkeypatch.delenv("FUSEWHEEL_COMPILER_STRICT")
+    where = "transparent.lowered" if part == "lowered" else part
+    monkeypatch.setattr(f"fusewheel.jit.{where}", lambda *_: 1 / 0)
+    module = gated()
+    want = module(X)
+    with jit.enable():
+        with pytest.warns(UserWarning, match=r"Gated runs as it is: .*division by zero") as caught:
+            for _ in range(transparent._ATTEMPTS + 1):
+                assert torch.equal(module(X), want)
+        assert sum("runs as it is" in str(warning.message) for warning in caught) == 1
+        assert not fused(module)
 
 
 def test_hooks_run():

@@ -37,11 +37,34 @@ def guarded(
     return module
 
 
-def condition(arguments: Sequence[torch.Argument], assumptions: Assumptions) -> Callable[..., bool]:
-    """A TorchScript function that tells whether inputs satisfy assumptions."""
-    source = _definition("holds", [], arguments, assumptions, "True")
-    unit: Any = torch.jit.CompilationUnit(source + "    return False\n")
-    function: Callable[..., bool] = unit.holds
+def guarded_function(
+    fused: torch._C.Graph,
+    original: torch._C.Graph,
+    arguments: Sequence[torch.Argument],
+    assumptions: Assumptions,
+) -> Callable[..., Any]:
+    """As `guarded`, a function of two graphs; it takes every argument by its position.
+
+    Args:
+        fused: runs on inputs that satisfy the assumptions; it has no module for an input.
+        original: runs on all others.
+        arguments: of both, as the schema has them.
+        assumptions: what inputs must be like.
+    """
+    # One unit for all three: a call does not keep the function alive that it calls.
+    unit: Any = torch._C.CompilationUnit()
+    names = {
+        "torch": torch,
+        "fused": unit.create_function("fused", fused),
+        "original": unit.create_function("original", original),
+    }
+    given = ", ".join(argument.name for argument in arguments)
+    source = (
+        _definition("forward", [], arguments, assumptions, f"fused({given})")
+        + f"    return original({given})\n"
+    )
+    unit.define(source, names.get)
+    function: Callable[..., Any] = unit.forward
     return function
 
 

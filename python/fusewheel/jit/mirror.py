@@ -9,7 +9,6 @@ which is taken to write to all that it reads.
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,12 +20,10 @@ from torch.fx.node import map_arg
 
 from fusewheel.compiler.metadata import value_of
 
-from .numbers import ARITHMETIC, CONCRETE, PROPERTIES, SAME, Number, enumerated
-from .passes import CONTAINERS, is_top_level
+from .nodes import captured, is_changed, is_pure, location, overload_of, spelled
+from .numbers import ARITHMETIC, CONCRETE, PROPERTIES, SAME, Number
+from .passes import CONTAINERS
 
-_SCHEMA = re.compile(r"(\w+)::(\w+)(?:\.(\w+))?\(")
-# Tracing writes where a node comes from in another form than scripting and Python.
-_TRACED = re.compile(r"^(.+):(\d+):\d+$", re.MULTILINE)
 _UNKNOWN = object()
 
 
@@ -106,7 +103,7 @@ class _Builder:
         kind = node.kind()
         if kind == "prim::Constant":
             self._constant(node)
-        elif kind in CONTAINERS and not _is_changed(node):
+        elif kind in CONTAINERS and not is_changed(node):
             items = [self._arguments[value.unique()] for value in node.inputs()]
             whole = items if kind == "prim::ListConstruct" else tuple(items)
             self._arguments[node.output().unique()] = whole
@@ -178,13 +175,14 @@ class _Builder:
         """An operation: on numbers in Python, on tensors by its overload."""
         if node.kind() == "prim::If":
             self._condition(node)
-        overload = _overload(node)
+        overload = overload_of(node)
         if overload is None:
             self._opaque(node)
             return
         result = self._in_python(node)
         try:
-            arguments, options = self._spelled(node, overload)
+            given = [self._arguments[value.unique()] for value in node.inputs()]
+            arguments, options = spelled(overload, given)
         except (LookupError, ValueError):  # an unknown dtype; any number of arguments
             self._opaque(node)
             return
@@ -203,7 +201,7 @@ class _Builder:
             self._items(node, call, list(node.outputs()))
 
     def _note(self, node: torch._C.Node, call: Node) -> None:
-        call.meta["stack_trace"] = _TRACED.sub(r'File "\1", line \2', str(node.sourceRange()))
+        call.meta["stack_trace"] = location(node)
         self._pairs.append((node, call))
 
     def _settle(self, value: torch._C.Value, number: bool | int | float) -> None:
@@ -243,21 +241,15 @@ class _Builder:
         if _holds_unknown(values):
             return _UNKNOWN
         try:
-            arguments, options = _trimmed(overload, values)
+            arguments, options = spelled(overload, values)
             with self._fake, torch.no_grad():
                 return overload(*arguments, **options)
         except Exception:  # whatever the operation refuses, or cannot tell without its data
             return _UNKNOWN
 
-    def _spelled(
-        self, node: torch._C.Node, overload: torch._ops.OpOverload
-    ) -> tuple[list[Any], dict[str, Any]]:
-        return _trimmed(overload, [self._arguments[value.unique()] for value in node.inputs()])
-
     def _opaque(self, node: torch._C.Node) -> None:
-        read = [self._arguments.get(unique) for unique in _captured(node)]
-        pure = node.kind() == "prim::DictConstruct"
-        call = self._graph.call_function(dict if pure else opaque, (*read,))
+        read = [self._arguments.get(unique) for unique in captured(node)]
+        call = self._graph.call_function(dict if is_pure(node) else opaque, (*read,))
         self._note(node, call)
         for index, value in enumerate(node.outputs()):
             item = call
@@ -280,76 +272,3 @@ def _holds_unknown(value: Any) -> bool:
 
 def _is_number(value: Any, tensor: bool = False) -> bool:
     return isinstance(value, Number) or (tensor and isinstance(value, Tensor))
-
-
-def _overload(node: torch._C.Node) -> torch._ops.OpOverload | None:
-    found = _SCHEMA.match(node.schema()) if node.schema() != "(no schema)" else None
-    if found is None or any(True for _ in node.blocks()):
-        return None
-    namespace, name, overload = found.groups()
-    try:
-        packet = getattr(getattr(torch.ops, namespace), name)
-        result: torch._ops.OpOverload = getattr(packet, overload or "default")
-    except AttributeError:
-        return None
-    return result
-
-
-def _trimmed(
-    overload: torch._ops.OpOverload, values: Sequence[Any]
-) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments as Python writes them: without those that have their default.
-
-    Raises:
-        LookupError: if a number stands for a dtype, a layout or a format that is not known.
-    """
-    arguments: list[Any] = []
-    options: dict[str, Any] = {}
-    left_out = False
-    for argument, value in zip(overload._schema.arguments, values, strict=True):
-        kind = str(getattr(argument, "real_type", argument.type))
-        if argument.has_default_value() and _equals(value, argument.default_value):
-            left_out = True
-            continue
-        value = enumerated(kind, value)
-        if left_out or argument.kwarg_only:
-            options[argument.name] = value
-        else:
-            arguments.append(value)
-    return arguments, options
-
-
-def _equals(value: Any, default: Any) -> bool:
-    plain = (bool, int, float, str, type(None))
-    return isinstance(value, plain) and type(value) is type(default) and value == default
-
-
-def _captured(node: torch._C.Node) -> list[int]:
-    """The values that a node and the blocks in it read."""
-    found: dict[int, None] = {}
-    todo = [node]
-    while todo:
-        current = todo.pop()
-        for value in current.inputs():
-            found[value.unique()] = None
-        for block in current.blocks():
-            todo += [*block.nodes(), block.returnNode()]
-    return list(found)
-
-
-# What hands a list on, so that it may be changed under another name.
-_HOLDERS = ("prim::ListConstruct", "prim::DictConstruct", "prim::SetAttr", "prim::If", "prim::Loop")
-
-
-def _is_changed(node: torch._C.Node) -> bool:
-    """Whether a list may be written to after it is made."""
-    if node.kind() != "prim::ListConstruct":
-        return False
-    for user in (use.user for use in node.output().uses()):
-        if "!" in user.schema() or user.kind() in _HOLDERS or not is_top_level(user):
-            return True
-        if user.kind() == "prim::TupleConstruct":
-            holders = (use.user for use in user.output().uses())
-            if any(holder.kind() != "prim::Return" for holder in holders):
-                return True
-    return False

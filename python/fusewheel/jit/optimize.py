@@ -132,14 +132,16 @@ def lowered(module: Any, example_inputs: Any = None) -> Lowered:
         if os.environ.get("FUSEWHEEL_COMPILER_STRICT"):
             raise
         _log.warning("the module is left without fused operators", exc_info=True)
-        return _unchanged(original, arguments, f"the rewrite failed: {error}")
+        return _unchanged(original, arguments, f"the rewrite failed: {error}", failed=True)
     _log.info("%s", report)
     return Lowered(result, original, arguments, assumptions, fused, report)
 
 
-def _unchanged(original: TorchScript, arguments: Sequence[torch.Argument], reason: str) -> Lowered:
+def _unchanged(
+    original: TorchScript, arguments: Sequence[torch.Argument], reason: str, failed: bool = False
+) -> Lowered:
     reason = f"nothing is replaced: {reason}"
-    return Lowered(original, original, arguments, reason=reason)
+    return Lowered(original, original, arguments, reason=reason, failed=failed)
 
 
 def explain(module: torch.nn.Module | TorchScript, example_inputs: Example = None) -> Report:

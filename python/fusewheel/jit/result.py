@@ -25,6 +25,7 @@ class Lowered:
         fused: the part that runs on inputs like these; None if nothing was replaced.
         report: what was replaced and what not.
         reason: why nothing was looked at; empty otherwise.
+        failed: whether that is an error of the rewrite.
     """
 
     module: TorchScript
@@ -34,3 +35,4 @@ class Lowered:
     fused: TorchScript | None = None
     report: Report = field(default_factory=Report)
     reason: str = ""
+    failed: bool = False

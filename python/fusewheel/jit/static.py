@@ -1,4 +1,4 @@
-"""PyTorch's static runtime: one graph without control flow, its memory planned ahead."""
+"""PyTorch's static runtime behind the nodes of a graph, memory planned ahead."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .guarded import condition
+from .guarded import guarded_function
+from .regions import with_regions, without_module
 from .result import Lowered
 from .support import TorchScriptError
 
-_CONTROL = (
-    *("prim::If", "prim::Loop", "prim::fork", "prim::CallMethod", "prim::CallFunction"),
-    *("prim::GetAttr", "prim::SetAttr", "prim::PythonOp"),
-)
-
 
 class StaticModel(torch.nn.Module):
-    """Runs a graph in PyTorch's static runtime, for inference on a CPU.
+    """Runs the straight parts of a graph in PyTorch's static runtime, for inference on a CPU.
 
-    Inputs like the example run there, all others in the TorchScript interpreter. Calls take turns:
-    the runtime has one set of buffers. It cannot be saved; `scripted` can.
+    Inputs like the example run there, what lies between such parts and all other inputs in the
+    TorchScript interpreter. Calls take turns: the runtime has one set of buffers. What comes out of
+    it are inference tensors, as under `torch.inference_mode`: clone one that autograd shall record.
+    It cannot be saved; `scripted` can.
 
     Args:
         lowered: a module and the assumptions about its inputs.
@@ -36,29 +34,24 @@ class StaticModel(torch.nn.Module):
 
     def __init__(self, lowered: Lowered) -> None:
         super().__init__()
-        reason = _unsupported(lowered)
-        if reason:
-            raise TorchScriptError(f"fusewheel.jit.optimize: runtime='static' {reason}")
-        assert lowered.assumptions is not None
-        graph = lowered.fused or lowered.original
         self.scripted = lowered.module
         self._arguments = lowered.arguments
-        self._holds = condition(lowered.arguments, lowered.assumptions)
-        self._runtime = torch._C._jit_to_static_module(graph._c)
+        self._names = [argument.name for argument in lowered.arguments]
+        self._run = _function(lowered)
         self._lock = threading.Lock()
         self.eval()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's result for these inputs."""
         given = self._bound(args, kwargs)
-        if given is None or not self._holds(*given):
+        if given is None:
             return self.scripted(*args, **kwargs)
         with self._lock:
-            return self._runtime(*given)
+            return self._run(*given)
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
         """All inputs in order; None where they do not fit, of which TorchScript tells best."""
-        names = [argument.name for argument in self._arguments]
+        names = self._names
         if not kwargs and len(args) == len(names):
             return args
         given = dict(zip(names, args, strict=False)) | kwargs
@@ -69,16 +62,20 @@ class StaticModel(torch.nn.Module):
         return tuple(given.get(a.name, a.default_value) for a in self._arguments)
 
 
-def _unsupported(lowered: Lowered) -> str:
-    """Why the static runtime cannot run a graph; empty if it can."""
-    if lowered.assumptions is None:
-        return f"needs to know the inputs: {lowered.reason}"
-    graph = (lowered.fused or lowered.original).graph
-    for kind in _CONTROL:
-        if graph.findAllNodes(kind):  # type: ignore[attr-defined]
-            return f"runs straight graphs only, and this one has {kind}"
-    tensors: list[Tensor] = lowered.assumptions.tensors
-    devices = {tensor.device.type for tensor in tensors} - {"cpu"}
+def _function(lowered: Lowered) -> Any:
+    try:
+        if lowered.assumptions is None:
+            raise TorchScriptError(f"needs to know the inputs: {lowered.reason}")
+        _check_devices(lowered.assumptions.tensors)
+        fused = with_regions((lowered.fused or lowered.original).graph)
+        original = without_module(lowered.original.graph)
+    except TorchScriptError as error:
+        message = f"fusewheel.jit.optimize: runtime='static' {error}"
+        raise TorchScriptError(message) from error.__cause__
+    return guarded_function(fused, original, lowered.arguments, lowered.assumptions)
+
+
+def _check_devices(tensors: list[Tensor]) -> None:
+    devices = sorted({tensor.device.type for tensor in tensors} - {"cpu"})
     if devices:
-        return f"runs on a CPU only, got an example on {sorted(devices)[0]}"
-    return ""
+        raise TorchScriptError(f"runs on a CPU only, got an example on {devices[0]}")

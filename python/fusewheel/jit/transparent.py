@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
+import warnings
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn.modules import module as nn_module
 
 from .optimize import lowered
@@ -20,6 +23,7 @@ from .support import require_torchscript
 _log = logging.getLogger("fusewheel.jit")
 # A module whose weights keep changing is not worth another rewrite after so many.
 _ATTEMPTS = 3
+_NUMBERS = (bool, int, float, str, type(None))
 _CALLED = torch.jit.ScriptModule
 _ASSIGNED = torch.jit._script.RecursiveScriptModule
 
@@ -77,7 +81,8 @@ def enable() -> Enabled:
     The first call of a module runs it as it is and takes the time of the rewrite, with its
     arguments as the example. A module runs as it is where that fails or nothing is recognised,
     where it is in training mode, keeps state or has hooks, and where autograd records its weights:
-    call it under ``torch.no_grad()``. Changed weights are noticed. The module itself is left alone:
+    call it under ``torch.no_grad()``. Where a rewrite fails a warning says so. Changed weights are
+    noticed. The module itself is left alone:
     it saves, loads and pickles as before. Threads may call it, and this function, at any time; a
     second call does nothing. Functions (``torch.jit.script`` of one) are not covered.
 
@@ -119,7 +124,11 @@ def _call(module: Any, *args: Any, **kwargs: Any) -> Any:
         return result
     if entry.module is None or _records(entry):
         return _plain_call(module, *args, **kwargs)
-    return entry.module.forward(*args, **kwargs)
+    if _needs_autograd(args) or _needs_autograd(kwargs.values()):
+        return entry.module.forward(*args, **kwargs)
+    # On the `Autograd` key the kernels are Python, and take longer than small operators do.
+    with torch._C._AutoDispatchBelowAutograd():
+        return entry.module.forward(*args, **kwargs)
 
 
 def _setattr(module: Any, name: str, value: Any) -> None:
@@ -142,6 +151,16 @@ def _is_observed(module: Any) -> bool:
         or torch._C._len_torch_function_stack()
         or torch._C._len_torch_dispatch_stack()
         or torch._C._functorch.peek_interpreter_stack() is not None
+    )
+
+
+def _needs_autograd(arguments: Iterable[Any]) -> bool:
+    """Whether derivatives may be asked for, or that is not plain to see."""
+    return forward_ad._current_level >= 0 or any(
+        argument.requires_grad
+        if isinstance(argument, Tensor)
+        else not isinstance(argument, _NUMBERS)
+        for argument in arguments
     )
 
 
@@ -183,8 +202,10 @@ def _lower(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Entry
             weights = [(weight, _mark(weight)) for weight in _weights(module)]
             result = None if attempts >= _ATTEMPTS else _fused(module, args, kwargs)
             failed = False
-        except Exception:
+        except Exception as error:
             _log.info("a module runs as it is", exc_info=True)
+            if before is None:
+                _warn(module, str(error))
             weights, result, failed = [], None, True
         entry = _Entry(result, weights, epoch, attempts + 1, failed)
         if _enabled:
@@ -198,6 +219,8 @@ def _fused(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TorchS
     arguments = module._c._get_method("forward").schema.arguments[1:]
     named = dict(zip((argument.name for argument in arguments), args, strict=False))
     result = lowered(module, {**named, **kwargs})
+    if result.failed:
+        _warn(module, result.reason)
     if result.fused is None:
         return None
     # State that calls change belongs to the module itself.
@@ -206,3 +229,10 @@ def _fused(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TorchS
         for kind in ("prim::GetAttr", "prim::SetAttr")
     )
     return None if stateful else result.module
+
+
+def _warn(module: Any, reason: str) -> None:
+    name = getattr(module, "original_name", type(module).__name__)
+    warnings.warn(
+        f"fusewheel.jit.enable: {name} runs as it is: {reason}", UserWarning, stacklevel=2
+    )
