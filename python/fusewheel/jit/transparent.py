@@ -6,7 +6,6 @@ import logging
 import threading
 import weakref
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -61,12 +60,7 @@ class Enabled:
     def __enter__(self) -> Enabled:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if not self._before:
             disable()
 
