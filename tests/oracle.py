@@ -9,6 +9,7 @@ import fusewheel
 import torch
 from torch import Tensor
 
+Step = list[Tensor]
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -64,3 +65,16 @@ def assert_as_good_as_eager(got: Tensor, eager: Tensor, exact: Tensor, what: str
         f"{(wide - exact).abs()[worst].item():.3e}, eager's worst "
         f"{(base - exact).abs().max().item():.3e}"
     )
+
+
+def assert_step_as_good_as_eager(got: Step, eager: Step, exact: Step) -> None:
+    """Logits, loss and the vector of all gradients of a training step."""
+    for a, b in zip(got, eager, strict=True):
+        assert a.dtype == b.dtype
+    assert_as_good_as_eager(got[0], eager[0], exact[0], "logits")
+    # The loss is judged beside the logits: that eager's single number is exact is chance.
+    logits, loss = ((eager[i].double() - exact[i].double()).abs().max() for i in (0, 1))
+    floor = torch.finfo(got[1].dtype).eps * exact[1].abs()
+    assert (got[1].double() - exact[1]).abs() <= 2 * max(logits, loss) + floor, "loss"
+    # By its length: which single error is the largest one is a matter of chance.
+    assert (got[2] - exact[2]).norm() <= 2 * (eager[2] - exact[2]).norm(), "gradients"

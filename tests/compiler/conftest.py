@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import fusewheel
 import pytest
 import torch
-import torch.compiler.config
+from fresh import fresh
 from fusewheel.compiler import Report
 from fusewheel.compiler.backend import compile_graph
 from fusewheel.compiler.report import Recorder
 from oracle import assert_as_good_as_eager
 from torch.utils._pytree import tree_flatten
 
-assert fusewheel
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every test starts with empty caches, and a pattern that raises fails it."""
-    monkeypatch.setenv("FUSEWHEEL_COMPILER_STRICT", "1")
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    # Entries on disk may stem from operators that have been changed since.
-    with torch.compiler.config.patch(cache_key_tag=uuid.uuid4().hex):
-        yield
-    torch._dynamo.reset()
+assert fusewheel and fresh
 
 
 class Compare:

@@ -134,3 +134,18 @@ def test_a_write_before_is_seen(compare: Any) -> None:
 
     report = compare(function, *inputs(), inner="eager", tolerance=0.0)
     assert report.counts() == {"grouped_attention": 1}, report
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_autocast(compare: Any, inside: bool) -> None:
+    """Queries of a float32 rotation and values of a bfloat16 projection."""
+    q, k, v = inputs()
+
+    def cast(*tensors: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return attention(*tensors)
+
+    with torch.autocast("cpu", torch.bfloat16, enabled=not inside):
+        function = cast if inside else attention
+        report = compare(function, q, k, v.bfloat16(), inner="eager", tolerance=0.0)
+    assert report.counts() == {"grouped_attention": 1}, report

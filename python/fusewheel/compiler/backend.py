@@ -57,7 +57,7 @@ def backend(
 
     rest = dict(options or {})
     inner = rest.pop("inner", None)
-    recorder = Recorder()
+    recorder = Recorder(attentions=False)  # nobody sees these
     compiled = compile_graph(gm, example_inputs, recorder, inner, mode, rest)
     # Where Dynamo and Inductor count what they do.
     counters["fusewheel"].update(recorder.report().counts())

@@ -194,3 +194,10 @@ def rank_of(node: object) -> int | None:
     """The number of dimensions of a node's tensor."""
     tensor = tensor_of(node)
     return None if tensor is None else tensor.dim()
+
+
+def dimension(dim: object, rank: int) -> int | None:
+    """A dimension counted from the first; None if it is no number or there is none such."""
+    if not isinstance(dim, int) or not -rank <= dim < rank:
+        return None
+    return dim % rank

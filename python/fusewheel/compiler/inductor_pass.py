@@ -22,6 +22,7 @@ from fusewheel._version import __version__
 from .metadata import inference
 from .pattern import Pattern
 from .registry import known_patterns
+from .report import Recorder
 from .rewrite import rewrite
 from .switches import disabled
 
@@ -47,7 +48,8 @@ class Rewrite(CustomGraphPass):
             return
         # What is compiled ahead of time has no backward; its metadata does not tell.
         with inference() if V.aot_compilation else contextlib.nullcontext():
-            counters["fusewheel"].update(rewrite(module).counts())
+            report = rewrite(module, recorder=Recorder(attentions=False))
+            counters["fusewheel"].update(report.counts())
 
     def uuid(self) -> Any:
         """What decides the rewritten graph; None, which keeps it out of caches, if that is open."""

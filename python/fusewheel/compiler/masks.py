@@ -137,7 +137,7 @@ class _Reader:
         node = _without_new_dims(node)
         found = view(node)
         unknown = Mask(other=(node,), hidden=None)
-        if found is None or found.inplace:
+        if found is None:
             return unknown
         if _same_positions(found):
             mask = self.added(found.args[0])
@@ -168,7 +168,7 @@ class _Reader:
         """What is seen where the condition is `true`."""
         node = _without_new_dims(node)
         found = view(node)
-        if found is None or found.inplace:
+        if found is None:
             return self._unknown(node)
         op = found.op
         if op == ("and" if true else "or") and all(map(_is_bool, found.args)):
@@ -276,7 +276,7 @@ def constant(argument: Any) -> float | None:
 def _source(node: Node) -> Node:
     """The [batch, keys] tensor that is looked up or broadcast."""
     found = view(node)
-    if found is not None and found.op in ("cast", "unsqueeze", "expand") and not found.inplace:
+    if found is not None and found.op in ("cast", "unsqueeze", "expand"):
         return _source(found.args[0]) if isinstance(found.args[0], Node) else node
     if getattr(node.target, "__name__", "") == "getitem" and isinstance(node.args[1], tuple):
         places = [position(item) for item in node.args[1]]

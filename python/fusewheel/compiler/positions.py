@@ -31,7 +31,7 @@ def position(node: Any) -> Position | None:
     if found.op == "arange":
         start = found.attrs["start"]
         return Position(-1, start if isinstance(start, int) else None)
-    if found.op in ("add", "sub") and not found.inplace:
+    if found.op in ("add", "sub"):
         a, b = found.args
         if found.op == "add" and position(a) is None:
             a, b = b, a

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import entry_points
 
-from . import mask_spellings as _mask_spellings  # noqa: F401  (fills the table of spellings)
+from . import layout_spellings as _layout_spellings  # noqa: F401  (fills the table of spellings)
+from . import mask_spellings as _mask_spellings  # noqa: F401
 from . import spellings as _spellings  # noqa: F401
 from .canonical import operations
 from .pattern import Pattern

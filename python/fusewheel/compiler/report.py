@@ -209,8 +209,14 @@ def _short(source: str) -> str:
 
 @dataclass
 class Recorder:
-    """Collects events while graphs are rewritten and sums them up as a `Report`."""
+    """Collects events while graphs are rewritten and sums them up as a `Report`.
 
+    Attributes:
+        attentions: whether attention that is left to PyTorch is noted, for which masks are read.
+        graphs: the number of graphs.
+    """
+
+    attentions: bool = True
     _replaced: Counter[tuple[str, str, Line]] = field(default_factory=Counter)
     _saved: dict[tuple[str, str, Line], int | None] = field(default_factory=dict)
     _refused: Counter[tuple[str, Line, str]] = field(default_factory=Counter)

@@ -22,5 +22,6 @@ def addends(total: Node) -> tuple[Node, Node] | None:
     if None in shapes:
         return None
     require(same_sizes(*shapes), f"a tensor of shape {shapes[1]} is added to one of {shapes[0]}")
+    # Autocast adds bfloat16 to a float32 stream: casting it first moves more than fusing saves.
     require(dtypes[0] == dtypes[1], f"{dtypes[1]} is added to {dtypes[0]}")
     return x, residual

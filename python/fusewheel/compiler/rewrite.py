@@ -10,7 +10,8 @@ from typing import Any
 
 from torch.fx import Graph, GraphModule, Node
 
-from . import spellings as _spellings  # noqa: F401  (fills the table behind `view`)
+from . import layout_spellings as _layout_spellings  # noqa: F401  (fills the table behind `view`)
+from . import spellings as _spellings  # noqa: F401
 from .attention import attention_of
 from .canonical import is_op, view
 from .checks import check, check_replacement
@@ -55,23 +56,20 @@ def rewrite(
     chosen = known_patterns() if patterns is None else tuple(patterns)
     off = disabled()
     for body, modes in _bodies(module):
-        changed = [
-            _Pass(body.graph, modes, pattern, recorder, pattern.name in off).run()
-            for pattern in chosen
-        ]
+        facts = _Facts(body.graph, modes)
+        changed = [_Pass(facts, pattern, recorder, pattern.name in off).run() for pattern in chosen]
         if any(changed):
             body.graph.lint()
             body.recompile()
-        _note_attentions(body.graph, recorder)
+        if recorder.attentions:
+            _note_attentions(facts, recorder)
     recorder.graphs += 1
     return recorder.report()
 
 
-def _note_attentions(graph: Graph, recorder: Recorder) -> None:
-    calls = [node for node in graph.nodes if is_op(node, "attention")]
-    context = Context(graph) if calls else None
-    for node in calls:
-        if context is not None and (found := attention_of(context, node)) is not None:
+def _note_attentions(facts: _Facts, recorder: Recorder) -> None:
+    for node in facts.graph.nodes:
+        if is_op(node, "attention") and (found := attention_of(facts.context, node)) is not None:
             recorder.attention(line_of(node), found.mask.kind, found.shapes)
 
 
@@ -94,22 +92,49 @@ def _bodies(module: GraphModule) -> list[tuple[GraphModule, Modes]]:
     return found
 
 
+class _Facts:
+    """What all patterns ask of one graph, looked up once."""
+
+    def __init__(self, graph: Graph, modes: Modes) -> None:
+        self.graph = graph
+        self._modes = modes
+        self._context: Context | None = None
+        self._operations: dict[Node, str | None] = {}
+
+    @property
+    def context(self) -> Context:
+        """Writes in place, shared memory and modes."""
+        if self._context is None:
+            self._context = Context(self.graph, self._modes)
+        return self._context
+
+    def forget_context(self) -> None:
+        """Have the context made anew."""
+        self._context = None
+
+    def anchors(self, pattern: Pattern) -> list[Node]:
+        """The nodes at which a pattern can start."""
+        return [node for node in self.graph.nodes if self._operation(node) in pattern.anchors]
+
+    def _operation(self, node: Node) -> str | None:
+        if node not in self._operations:
+            found = view(node)
+            self._operations[node] = None if found is None else found.op
+        return self._operations[node]
+
+
 class _Pass:
     """One pattern on one graph."""
 
-    def __init__(
-        self, graph: Graph, modes: Modes, pattern: Pattern, recorder: Recorder, off: bool
-    ) -> None:
-        self._graph = graph
-        self._modes = modes
+    def __init__(self, facts: _Facts, pattern: Pattern, recorder: Recorder, off: bool) -> None:
+        self._facts = facts
         self._off = off
         self._pattern = pattern
         self._recorder = recorder
-        self._found: Context | None = None
 
     def run(self) -> bool:
         """Rewrite every match; whether there was one."""
-        anchors = [node for node in self._graph.nodes if self._is_anchor(node)]
+        anchors = self._facts.anchors(self._pattern)
         changed = False
         for node in anchors:
             if node._erased:
@@ -130,15 +155,9 @@ class _Pass:
                 break
         return changed
 
-    def _is_anchor(self, node: Node) -> bool:
-        found = view(node)
-        return found is not None and found.op in self._pattern.anchors
-
     @property
     def _context(self) -> Context:
-        if self._found is None:
-            self._found = Context(self._graph, self._modes)
-        return self._found
+        return self._facts.context
 
     def _visit(self, node: Node) -> bool:
         match = self._pattern.match(self._context, node)
@@ -178,7 +197,7 @@ class _Pass:
         for node, value in values.items():
             node.meta[builder.key] = value
         if len(values) > len(results):  # other nodes change too: their memory is looked up anew
-            self._found = None
+            self._facts.forget_context()
         else:
             for node in builder.nodes:
                 self._context.add(node, origin)

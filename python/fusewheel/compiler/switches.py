@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from types import TracebackType
 
 from .recompile import drop_compiled
 from .registry import check_names
@@ -31,12 +30,7 @@ class Disabled:
     def __enter__(self) -> Disabled:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.enable()
 
     def __repr__(self) -> str:

@@ -57,7 +57,8 @@ def _match(context: Context, node: Node) -> Match | None:
 
     inputs = (query, keys[0], values[0], *(() if mask is None else (mask,)))
     absorbed = frozenset({*keys[1], *values[1]})
-    return Match(inputs, (node,), frozenset(), build, absorbed)
+    # Autocast casts the operands of the same call in the same way, repeated or not.
+    return Match(inputs, (node,), frozenset(), build, absorbed, widened=frozenset({node}))
 
 
 def _cost(match: Match) -> str | None:

@@ -1,0 +1,22 @@
+"""A fixture that what compiles is tested with."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.compiler.config
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every test starts with empty caches, and a pattern that raises fails it."""
+    monkeypatch.setenv("FUSEWHEEL_COMPILER_STRICT", "1")
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    # Entries on disk may stem from operators that have been changed since.
+    with torch.compiler.config.patch(cache_key_tag=uuid.uuid4().hex):
+        yield
+    torch._dynamo.reset()
