@@ -52,9 +52,7 @@ def _process(rank: int, file: str, size: int, rendezvous: str, results) -> None:
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", category=DeprecationWarning, module="torch.*")
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", rank=rank, world_size=size, init_method=f"file://{rendezvous}"
-    )
+    dist.init_process_group("gloo", rank=rank, world_size=size, init_method=f"file://{rendezvous}")
     for name, check in _checks(file, size):
         try:
             check()

@@ -48,6 +48,8 @@ def check(operator: Operator, mesh: Any) -> None:
             if possible(layout, arguments, mesh.size()):
                 what = f"{operator.name}, sample {index}, {layout}"
                 check_layout(operator, mesh, arguments, layout, expected, what)
+                if operator.function is not None:
+                    check_gradients(operator, mesh, arguments, layout, what)
 
 
 def outputs_of(operator: Operator) -> int:
@@ -78,6 +80,43 @@ def check_layout(operator, mesh, arguments, layout, expected, what) -> None:
         assert found == [(placement(p),) for p in layout.outputs], f"{what}: {found}"
     for k, (a, b) in enumerate(zip(got, expected, strict=True)):
         assert_as_good_as_eager(a.full_tensor(), b, b, f"{what}, output {k}")
+
+
+def check_gradients(operator, mesh, arguments, layout, what) -> None:
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    def spread(seed, output):
+        kinds = [Replicate() if p.is_partial() else p for p in output.placements]
+        return distribute_tensor(seed, mesh, kinds, src_data_rank=None)
+
+    given = tuple(
+        distribute(a, mesh, place) if isinstance(a, Tensor) else a
+        for a, place in zip(arguments, layout.inputs, strict=True)
+    )
+    got = gradients(operator, given, spread)
+    expected = gradients(operator, arguments, lambda seed, output: seed)
+    for k, (a, b) in enumerate(zip(got, expected, strict=True)):
+        assert (a is None) == (b is None), f"{what}, gradient {k}"
+        if b is not None:
+            assert_as_good_as_eager(a.full_tensor(), b, b, f"{what}, gradient {k}")
+
+
+def gradients(operator: Operator, arguments: tuple, seed: Any) -> tuple[Tensor, ...]:
+    wanted = [
+        i
+        for i, a in enumerate(arguments)
+        if isinstance(a, Tensor) and a.is_floating_point() and i != operator.mutates
+    ]
+    leaves = tuple(
+        a.detach().requires_grad_(i in wanted) if isinstance(a, Tensor) else a
+        for i, a in enumerate(arguments)
+    )
+    outputs = [o for o in run(operator, leaves) if o.requires_grad]
+    if not outputs:
+        return ()
+    make = Make(torch.float64, seed=62)
+    seeds = [seed(make(*o.shape), o) for o in outputs]
+    return torch.autograd.grad(outputs, [leaves[i] for i in wanted], seeds, allow_unused=True)
 
 
 def run(operator: Operator, arguments: tuple) -> tuple[Tensor, ...]:
