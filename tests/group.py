@@ -7,65 +7,77 @@ import multiprocessing
 import tempfile
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
-from types import ModuleType
 
 import torch
 import torch.distributed as dist
 
-LIMIT = 600
+SIZE = 4
+LIMIT = 1800
 """Seconds after which a group is given up: a process waits for one that failed elsewhere."""
 
 Check = tuple[str, Callable[[], None]]
 
 
-def failures(file: str, size: int) -> dict[str, str]:
-    """Every check that `checks(size)` in `file` yields, and its traceback, empty if it passed.
+def failures(files: Sequence[str]) -> dict[tuple[str, str], str]:
+    """Every check that `checks()` in one of `files` yields, by file and name: its traceback, empty
+    if it passed.
 
     All processes make the same checks in the same order. A check that fails in one of them ends the
     group, because the others may wait for it: the checks after it are missing.
     """
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
-        results = [context.SimpleQueue() for _ in range(size)]
-        arguments = (file, size, str(Path(folder) / "rendezvous"))
+        rendezvous = str(Path(folder) / "rendezvous")
+        logs = [Path(folder) / str(rank) for rank in range(SIZE)]
         processes = [
-            context.Process(target=_process, args=(rank, *arguments, results[rank]), daemon=True)
-            for rank in range(size)
+            context.Process(target=_process, args=(rank, files, rendezvous, log), daemon=True)
+            for rank, log in enumerate(logs)
         ]
         for process in processes:
             process.start()
         for process in processes:
             process.join(LIMIT)
-        found: dict[str, str] = {}
-        for rank, (process, queue) in enumerate(zip(processes, results, strict=True)):
+        found: dict[tuple[str, str], str] = {}
+        for rank, (process, log) in enumerate(zip(processes, logs, strict=True)):
             if process.is_alive():
                 process.kill()
-            while not queue.empty():
-                name, text = queue.get()
-                found[name] = found.get(name, "") + (f"process {rank}: {text}" if text else "")
+            for record in torch.load(log) if log.exists() else ():
+                file, name, text = record
+                seen = found.get((file, name), "")
+                found[file, name] = seen + (f"process {rank}: {text}" if text else "")
     return found
 
 
-def _process(rank: int, file: str, size: int, rendezvous: str, results) -> None:
+def _process(rank: int, files: Sequence[str], rendezvous: str, log: Path) -> None:
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", category=DeprecationWarning, module="torch.*")
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=size, init_method=f"file://{rendezvous}")
-    for name, check in _checks(file, size):
-        try:
-            check()
-        except BaseException:
-            results.put((name, traceback.format_exc()))
-            return
-        results.put((name, ""))
+    dist.init_process_group(
+        "gloo",
+        rank=rank,
+        world_size=SIZE,
+        init_method=f"file://{rendezvous}",
+        timeout=timedelta(seconds=LIMIT),
+    )
+    records: list[tuple[str, str, str]] = []
+    for file in files:
+        for name, check in _checks(file):
+            try:
+                check()
+            except BaseException:
+                records.append((file, name, traceback.format_exc()))
+                torch.save(records, log)
+                return
+            records.append((file, name, ""))
+    torch.save(records, log)
     dist.destroy_process_group()
 
 
-def _checks(file: str, size: int) -> Iterator[Check]:
+def _checks(file: str) -> Iterator[Check]:
     spec = importlib.util.spec_from_file_location(Path(file).stem, file)
-    assert spec is not None
-    module: ModuleType = importlib.util.module_from_spec(spec)
+    module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.checks(size)
+    return module.checks()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from fusewheel._after_import import after_import
@@ -80,7 +81,11 @@ def __getattr__(name: str) -> Any:
 
 
 def _register_sharding() -> None:
-    importlib.import_module("fusewheel.distributed._rules").register_all(ops.operators())
+    try:
+        importlib.import_module("fusewheel.distributed._rules").register_all(ops.operators())
+    except (ImportError, AttributeError) as error:
+        # Whoever imports DTensor may not even use these operators.
+        warnings.warn(f"fusewheel: no sharding rules for this torch: {error}", stacklevel=2)
 
 
 # DTensor takes long to import, and most programs never do.

@@ -127,7 +127,7 @@ def rows_of(logits: Tensor, target: Tensor, loss: Loss, needs_grad: bool) -> tup
         near,
         torch.where(kept, (lse - total).exp() * pull, 0.0),
         torch.where(kept, element, 0.0),
-        torch.where(kept, class_share, 0.0),
+        kept.to(total.dtype) * class_share,
     )
     return torch.where(kept, value, 0.0), rows
 
