@@ -115,7 +115,7 @@ def train(model: nn.Module, loss_of: Callable[[Tensor, Tensor], Tensor]) -> list
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        found.append(float(loss.full_tensor() if hasattr(loss, "full_tensor") else loss))
+        found.append((loss.full_tensor() if hasattr(loss, "full_tensor") else loss).item())
     return found
 
 

@@ -86,19 +86,21 @@ def _candidates(
 ) -> Iterator[tuple[Layout, Callable[[Place], Placement]]]:
     whole = Layout(places(arguments, {}), (REPLICATE,) * len(operator.overload._schema.returns))
     yield whole, partial(_placement, Shard)
-    # A flattened dimension is cut in strides; what can be cut can be cut so.
-    strided = {
-        p for a in arguments if is_tensor(a) for p in a.placements if isinstance(p, _StridedShard)
-    }
-    cuts: list[Cut] = [
-        Shard,
-        *(partial(_StridedShard, split_factor=p.split_factor) for p in strided),
-    ]
+    # A flattened dimension is cut in strides; what can be cut can be cut so. In the order of the
+    # arguments, because all processes must choose alike.
+    strides = dict.fromkeys(
+        p.split_factor
+        for a in arguments
+        if is_tensor(a)
+        for p in a.placements
+        if isinstance(p, _StridedShard)
+    )
+    cuts: list[Cut] = [Shard, *(partial(_StridedShard, split_factor=n) for n in strides)]
     assert operator.sharding is not None
     for layout in operator.sharding(*arguments):
         if layout.even and not _divides(layout, arguments, pieces):
             continue
-        for cut in cuts:
+        for cut in cuts[:1] if layout.even else cuts:
             yield layout, partial(_placement, cut)
 
 
