@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
+from fusewheel._after_import import after_import
 from fusewheel._load import Backend, load_backends
 from fusewheel._version import __version__
 from fusewheel.errors import (
@@ -27,6 +29,7 @@ from fusewheel.ops import *  # noqa: E402, F403
 
 if TYPE_CHECKING:
     from fusewheel import compiler as compiler
+    from fusewheel import distributed as distributed
     from fusewheel import doctor as doctor
     from fusewheel import inductor as inductor
     from fusewheel import jit as jit
@@ -49,6 +52,7 @@ __all__ = [
     "__version__",
     "backends",
     "compiler",
+    "distributed",
     "doctor",
     "explain",
     "export",
@@ -71,6 +75,18 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module("fusewheel.compiler"), name)
     if name == "quantize_":
         return importlib.import_module("fusewheel.quantization").quantize_
-    if name in ("compiler", "doctor", "inductor", "jit", "quantization"):
+    if name in ("compiler", "distributed", "doctor", "inductor", "jit", "quantization"):
         return importlib.import_module(f"fusewheel.{name}")
     raise AttributeError(f"module 'fusewheel' has no attribute '{name}'")
+
+
+def _register_sharding() -> None:
+    try:
+        importlib.import_module("fusewheel.distributed._rules").register_all(ops.operators())
+    except (ImportError, AttributeError) as error:
+        # Whoever imports DTensor may not even use these operators.
+        warnings.warn(f"fusewheel: no sharding rules for this torch: {error}", stacklevel=2)
+
+
+# DTensor takes long to import, and most programs never do.
+after_import("torch.distributed.tensor", _register_sharding)

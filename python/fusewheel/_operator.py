@@ -9,6 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fusewheel._sharding import Rule
+
 Arguments = tuple[Any, ...]
 
 
@@ -91,6 +93,8 @@ class Operator:
             operator without a public function, which sees what another one saved, has no rule.
         flops: floating-point operations of its products, from its arguments; those of its
             reference as PyTorch counts them. Without it none are counted.
+        sharding: how it runs on pieces of its tensors, one per device (`_sharding.py`). Without it
+            `torch.distributed` knows no way to run it on distributed tensors.
         in_place: whether that argument is read too. Its gradient is all that `backward` gives:
             where another argument needs one, and for it the value that is gone, the reference runs.
         samples: argument tuples that exercise it.
@@ -118,6 +122,7 @@ class Operator:
     in_place: bool = False
     autocast: Literal["widest", "lower"] | None = "widest"
     flops: Callable[..., int] | None = None
+    sharding: Rule | None = None
     function: Callable[..., Any] | None = None
     rival: Callable[..., Any] | None = None
 

@@ -220,6 +220,15 @@ def reference_gradients(
     arguments: Arguments,
 ) -> list[Tensor | None]:
     """Gradients of `reference` at `arguments`, one per argument, themselves differentiable."""
+    if any(hasattr(argument, "device_mesh") for argument in arguments):
+        # Few of PyTorch's operators run on pieces, and what is computed here is rare.
+        from fusewheel.distributed._whole import on_whole_tensors
+
+        return on_whole_tensors(
+            lambda grads, arguments: reference_gradients(reference, needs, grads, arguments),
+            tuple(grads),
+            arguments,
+        )
     create_graph = torch.is_grad_enabled()
     with torch.enable_grad():
         # Fresh views stop the inner differentiation at the arguments and stay part of the outer.

@@ -11,6 +11,7 @@ from torch import Tensor
 from fusewheel._elementwise import SIZES
 from fusewheel._operator import Arguments, BadInput, Make, Operator
 from fusewheel._rows import check_rows, check_same, empty_statistic
+from fusewheel._sharding import row_wise
 from fusewheel.ops.layer_norm import backward_reference as norm_backward_reference
 from fusewheel.ops.layer_norm import parameter_samples, through_statistics
 from fusewheel.ops.layer_norm import reference as norm_reference
@@ -174,6 +175,7 @@ OPERATORS = (
         backward=_backward,
         auxiliary=(1, 2, 3),
         materialize_grads=False,
+        sharding=row_wise((0, 1), ("rows", "rows", "rows", "rows")),
         samples=_samples,
         bad_inputs=_bad_inputs,
         benchmarks=_benchmarks,
@@ -184,6 +186,7 @@ OPERATORS = (
         reference=_backward_reference,
         fake=_backward_fake,
         shapes=("sum", "when(parameters, sum[-1:])", "when(parameters, sum[-1:])"),
+        sharding=row_wise((0, 1, 2, 4, 5), ("rows", "sum", "sum")),
         samples=_backward_samples,
         bad_inputs=_backward_bad_inputs,
     ),

@@ -11,6 +11,7 @@ from torch import Tensor
 from fusewheel._operator import Arguments, BadInput, Make, Operator
 from fusewheel._register import reference_gradients
 from fusewheel._rows import compute_dtype, wide
+from fusewheel._sharding import REPLICATE, Layout, row_wise
 
 
 def cross_entropy(
@@ -249,6 +250,11 @@ def _backward_fake(grad: Tensor, grad_logits: Tensor) -> Tensor:
     return grad_logits.new_empty(grad_logits.shape)
 
 
+def _backward_sharding(grad: Tensor, grad_logits: Tensor) -> Iterator[Layout]:
+    yield from row_wise((0, 1), ("rows",))(grad, grad_logits)
+    yield Layout((REPLICATE, 1), (1,))
+
+
 def _backward_samples(make: Make) -> Iterator[Arguments]:
     for x in (make(5, 7), make(3, 507), make.strided(4, 19), make.transposed(3, 8), make(0, 6)):
         yield wide(make(x.shape[0]).detach()), x
@@ -272,6 +278,7 @@ OPERATORS = (
         backward=_backward,
         auxiliary=(2,),
         materialize_grads=False,
+        sharding=row_wise((0, 1), ("rows", "rows", "rows")),
         samples=_samples,
         bad_inputs=_bad_inputs,
         benchmarks=_benchmarks,
@@ -283,6 +290,7 @@ OPERATORS = (
         reference=_backward_reference,
         fake=_backward_fake,
         shapes=("grad_logits",),
+        sharding=_backward_sharding,
         samples=_backward_samples,
         bad_inputs=_backward_bad_inputs,
     ),

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fusewheel._elementwise import SIZES, empty_output
 from fusewheel._operator import Arguments, BadInput, Make, Operator
+from fusewheel._sharding import elementwise
 
 
 def exp_add(x: Tensor, c: float) -> Tensor:
@@ -72,6 +73,7 @@ OPERATORS = (
         fake=_fake,
         shapes=("x",),
         backward=_backward,
+        sharding=elementwise(),
         samples=_samples,
         bad_inputs=_bad_inputs,
         benchmarks=_benchmarks,

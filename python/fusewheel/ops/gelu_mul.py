@@ -18,6 +18,7 @@ from fusewheel._packed import (
     halves,
     packed_samples,
 )
+from fusewheel._sharding import elementwise, row_wise
 from fusewheel.ops.gelu import gelu_slope
 
 
@@ -183,6 +184,7 @@ OPERATORS = (
         fake=_fake,
         shapes=("broadcast(gate, up)",),
         backward=_backward,
+        sharding=elementwise(),
         samples=_samples,
         bad_inputs=_bad_inputs,
         benchmarks=_benchmarks,
@@ -193,6 +195,7 @@ OPERATORS = (
         reference=_backward_reference,
         fake=_backward_fake,
         shapes=("broadcast(grad, broadcast(gate, up))", "broadcast(grad, broadcast(gate, up))"),
+        sharding=elementwise(outputs=2),
         samples=_backward_samples,
         bad_inputs=_backward_bad_inputs,
     ),
@@ -202,6 +205,7 @@ OPERATORS = (
         fake=_packed_fake,
         shapes=("with_last(gate_up, gate_up[-1] // 2)",),
         backward=_packed_backward,
+        sharding=row_wise((0,), ("rows",)),
         samples=_packed_samples,
         bad_inputs=_packed_bad_inputs,
         benchmarks=_packed_benchmarks,
@@ -212,6 +216,7 @@ OPERATORS = (
         reference=_packed_backward_reference,
         fake=_packed_backward_fake,
         shapes=("gate_up",),
+        sharding=row_wise((0, 1), ("rows",)),
         samples=_packed_backward_samples,
         bad_inputs=_packed_backward_bad_inputs,
     ),

@@ -11,6 +11,7 @@ from torch import Tensor
 from fusewheel._elementwise import SIZES
 from fusewheel._operator import Arguments, BadInput, Make, Operator
 from fusewheel._rows import check_rows, empty_statistic, wide
+from fusewheel._sharding import row_wise
 
 
 def layer_norm(
@@ -193,6 +194,7 @@ OPERATORS = (
         backward=_backward,
         auxiliary=(1, 2),
         materialize_grads=False,
+        sharding=row_wise((0,), ("rows", "rows", "rows")),
         samples=_samples,
         bad_inputs=_bad_inputs,
         benchmarks=_benchmarks,
@@ -203,6 +205,7 @@ OPERATORS = (
         reference=backward_reference,
         fake=_backward_fake,
         shapes=("x", "when(parameters, x[-1:])", "when(parameters, x[-1:])"),
+        sharding=row_wise((0, 1, 3, 4), ("rows", "sum", "sum")),
         samples=_backward_samples,
         bad_inputs=_backward_bad_inputs,
     ),

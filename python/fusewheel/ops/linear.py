@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from fusewheel import _sharding as sharding
 from fusewheel._operator import Arguments, BadInput, Make, Operator
+from fusewheel._sharding import PARTIAL, REPLICATE, Layout
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -204,6 +207,23 @@ def _benchmarks(make: Make) -> Iterator[tuple[str, Arguments]]:
             yield f"{rows}x{inputs}x{outputs}", (make(rows, inputs), make(outputs, inputs), None)
 
 
+def _sharding(*arguments: Any) -> Iterator[Layout]:
+    # The bias is added once in all, not once on every device.
+    return sharding.linear(arguments, given=(1, 2), taken={1: 1, 2: PARTIAL})
+
+
+def _backward_x_sharding(*arguments: Any) -> Iterator[Layout]:
+    return sharding.linear_backward(arguments, given=(1,), taken={1: 1})
+
+
+def _backward_weight_sharding(grad: Tensor, x: Tensor, weight: Tensor) -> Iterator[Layout]:
+    last = len(x.shape) - 1
+    for dim in range(last):
+        yield Layout((dim, dim, REPLICATE), (PARTIAL,))
+    yield Layout((last, REPLICATE, 0), (0,))
+    yield Layout((REPLICATE, last, 1), (1,))
+
+
 def _flops(x: Tensor, weight: Tensor, bias: Tensor | None) -> int:
     return 2 * x.numel() * weight.shape[0]
 
@@ -225,6 +245,7 @@ OPERATORS: tuple[Operator, ...] = (
         fake=_fake,
         shapes=("with_last(x, weight[0])",),
         backward=_backward,
+        sharding=_sharding,
         samples=_samples,
         bad_inputs=_bad_inputs,
         benchmarks=_benchmarks,
@@ -237,6 +258,7 @@ OPERATORS: tuple[Operator, ...] = (
         fake=_backward_x_fake,
         shapes=("with_last(grad, weight[1])",),
         backward=_backward_x_backward,
+        sharding=_backward_x_sharding,
         samples=_backward_x_samples,
         bad_inputs=_backward_x_bad_inputs,
     ),
@@ -247,6 +269,7 @@ OPERATORS: tuple[Operator, ...] = (
         fake=_backward_weight_fake,
         shapes=("weight",),
         backward=_backward_weight_backward,
+        sharding=_backward_weight_sharding,
         samples=_backward_weight_samples,
         bad_inputs=_backward_weight_bad_inputs,
     ),

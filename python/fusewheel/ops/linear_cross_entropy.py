@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from fusewheel import _linear_cross_entropy as inputs
 from fusewheel._operator import Arguments, Operator
 from fusewheel._register import reference_gradients
 from fusewheel._rows import compute_dtype, wide
+from fusewheel._sharding import Layout, row_wise
 from fusewheel.ops.cross_entropy import check_reduction, mean_of
 from fusewheel.ops.cross_entropy import reference as cross_entropy_reference
 
@@ -222,6 +223,11 @@ def _backward_fake(
     return _fake_gradients(x, weight, settings[-3:])
 
 
+def _sharding(*arguments: Any) -> Iterator[Layout]:
+    summed = arguments[-4]
+    return row_wise((0, 2), ("sum" if summed else "rows", "rows", "sum", "sum"))(*arguments)
+
+
 def _flops(x: Tensor, weight: Tensor, *rest: Any) -> int:
     # The logits, and the gradients of x and of the weight where they are wanted.
     return (1 + sum(rest[-3:-1])) * 2 * x.numel() * weight.shape[0]
@@ -248,6 +254,7 @@ OPERATORS = (
         auxiliary=(1, 2, 3),
         materialize_grads=False,
         products=True,
+        sharding=_sharding,
         samples=inputs.samples,
         bad_inputs=inputs.bad_inputs,
         benchmarks=inputs.benchmarks,
@@ -260,6 +267,7 @@ OPERATORS = (
         fake=_backward_fake,
         shapes=("when(needs_x, x)", "when(needs_weight, weight)", "when(needs_bias, weight[:1])"),
         products=True,
+        sharding=row_wise((0, 1, 3), ("rows", "sum", "sum")),
         samples=inputs.backward_samples,
         bad_inputs=inputs.backward_bad_inputs,
     ),

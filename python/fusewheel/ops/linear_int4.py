@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusewheel import _sharding as sharding
 from fusewheel._operator import Arguments, BadInput, Make, Operator
 from fusewheel._quantized import (
     INT4_BLOCK,
@@ -25,6 +26,7 @@ from fusewheel._quantized import (
     rounded,
 )
 from fusewheel._register import reference_gradients
+from fusewheel._sharding import PARTIAL, Layout, Place
 
 
 def linear_int4(
@@ -209,6 +211,16 @@ def _backward_bad_inputs(make: Make) -> Iterator[BadInput]:
     yield from _bad_groups(grad, ())
 
 
+def _sharding(*arguments: Any) -> Iterator[Layout]:
+    taken: dict[int, Place] = {1: 1, 2: 1, 3: 1, 5: PARTIAL}
+    return sharding.linear(arguments, given=(1, 2, 3, 5), taken=taken, even=True)
+
+
+def _backward_sharding(*arguments: Any) -> Iterator[Layout]:
+    taken = {1: 1, 2: 1, 3: 1}
+    return sharding.linear_backward(arguments, given=(1, 2, 3), taken=taken, even=True)
+
+
 def _flops(x: Tensor, qweight: Tensor, *rest: Any) -> int:
     return 2 * x.numel() * qweight.shape[0]
 
@@ -226,6 +238,7 @@ OPERATORS = (
         fake=_fake,
         shapes=("with_last(x, qweight[0])",),
         backward=_backward,
+        sharding=_sharding,
         samples=_samples,
         bad_inputs=_bad_inputs,
         benchmarks=_benchmarks,
@@ -238,6 +251,7 @@ OPERATORS = (
         fake=_backward_fake,
         shapes=("with_last(grad, 2 * qweight[1])",),
         backward=_backward_backward,
+        sharding=_backward_sharding,
         samples=_backward_samples,
         bad_inputs=_backward_bad_inputs,
     ),

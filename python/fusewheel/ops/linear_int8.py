@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusewheel import _sharding as sharding
 from fusewheel._operator import Arguments, BadInput, Make, Operator
 from fusewheel._quantized import (
     SIZES,
@@ -25,6 +26,7 @@ from fusewheel._quantized import (
     rounded,
 )
 from fusewheel._register import reference_gradients
+from fusewheel._sharding import PARTIAL, REPLICATE, Layout, Place
 
 
 def linear_int8(
@@ -162,6 +164,26 @@ def _backward_bad_inputs(make: Make) -> Iterator[BadInput]:
     yield from _bad_scales(grad, ())
 
 
+def _sharding(*arguments: Any) -> Iterator[Layout]:
+    x, _, scales, _, dynamic = arguments
+    # A piece of a group would be rounded by the largest of its own activations.
+    if dynamic and len(scales.shape) == 1:
+        yield from sharding.row_wise((0,), ("rows",))(*arguments)
+        yield Layout(sharding.places(arguments, {1: 0, 2: 0, 3: 0}), (len(x.shape) - 1,))
+    else:
+        taken = {**_taken(scales), 3: PARTIAL}
+        yield from sharding.linear(arguments, given=(1, 2, 3), taken=taken, even=True)
+
+
+def _backward_sharding(*arguments: Any) -> Iterator[Layout]:
+    taken = _taken(arguments[2])
+    return sharding.linear_backward(arguments, given=(1, 2), taken=taken, even=True)
+
+
+def _taken(scales: Tensor) -> dict[int, Place]:
+    return {1: 1, 2: 1 if len(scales.shape) == 2 else REPLICATE}
+
+
 def _flops(x: Tensor, qweight: Tensor, *rest: Any) -> int:
     return 2 * x.numel() * qweight.shape[0]
 
@@ -179,6 +201,7 @@ OPERATORS = (
         fake=_fake,
         shapes=("with_last(x, qweight[0])",),
         backward=_backward,
+        sharding=_sharding,
         samples=_samples,
         bad_inputs=_bad_inputs,
         benchmarks=_benchmarks,
@@ -191,6 +214,7 @@ OPERATORS = (
         fake=_backward_fake,
         shapes=("with_last(grad, qweight[1])",),
         backward=_backward_backward,
+        sharding=_backward_sharding,
         samples=_backward_samples,
         bad_inputs=_backward_bad_inputs,
     ),

@@ -11,6 +11,7 @@ from torch import Tensor
 from fusewheel._elementwise import SIZES
 from fusewheel._operator import Arguments, BadInput, Make, Operator
 from fusewheel._rows import check_rows, empty_statistic, wide
+from fusewheel._sharding import row_wise
 
 LLAMA, GEMMA, TORCH = 0, 1, 2
 
@@ -174,6 +175,7 @@ OPERATORS = (
         backward=_backward,
         auxiliary=(1,),
         materialize_grads=False,
+        sharding=row_wise((0,), ("rows", "rows")),
         samples=_samples,
         bad_inputs=_bad_inputs,
         benchmarks=_benchmarks,
@@ -184,6 +186,7 @@ OPERATORS = (
         reference=backward_reference,
         fake=_backward_fake,
         shapes=("x", "weight"),
+        sharding=row_wise((0, 1, 3), ("rows", "sum")),
         samples=_backward_samples,
         bad_inputs=_backward_bad_inputs,
     ),

@@ -11,6 +11,7 @@ from torch import Tensor
 from fusewheel._elementwise import is_dense
 from fusewheel._operator import Arguments, BadInput, Make, Operator
 from fusewheel._register import reference_gradients
+from fusewheel._sharding import REPLICATE, Layout, Place, Rule, places
 
 
 def rope(
@@ -148,6 +149,35 @@ def samples(make: Make) -> Iterator[Arguments]:
     yield make(1, 2, 3, 5), make(1, 2, 3, 5), make(3, 0), make(3, 0), True, None
 
 
+def cut_heads(heads: int, outputs: int) -> Rule:
+    """Tensors `[batch, heads, length, D]`, so many, then the tables: cut along any dimension but
+    the last.
+    """
+
+    def rule(*arguments: Any) -> Iterator[Layout]:
+        positions = heads + 3
+        # Who has the length, and where, counted from the end; before it is the batch, if anything.
+        length = {heads: 2, heads + 1: 2} if arguments[positions] is None else {positions: 1}
+        shapes = {i: tuple(arguments[i].shape) for i in length}
+
+        def layout(dim: int, where: dict[int, Place]) -> Layout:
+            where.update(dict.fromkeys(range(heads), dim))
+            return Layout(places(arguments, where), (dim,) * outputs)
+
+        if arguments[0].shape[0] != 1:
+            yield layout(0, {i: 0 for i, s in shapes.items() if len(s) > length[i] and s[0] != 1})
+        yield layout(1, {})
+        yield layout(2, {i: len(s) - length[i] for i, s in shapes.items()})
+
+    return rule
+
+
+def _sharding(*arguments: Any) -> Iterator[Layout]:
+    yield from cut_heads(heads=2, outputs=2)(*arguments)
+    # Fewer key heads than devices.
+    yield Layout(places(arguments, {0: 1}), (1, REPLICATE))
+
+
 def _benchmarks(make: Make) -> Iterator[tuple[str, Arguments]]:
     for length, heads, key_heads, size in ((1, 9, 3, 64), (256, 9, 3, 64), (2048, 32, 8, 128)):
         q = make(1, length, heads, size).transpose(1, 2)
@@ -229,6 +259,7 @@ OPERATORS = (
         fake=_fake,
         shapes=("q", "k"),
         backward=_backward,
+        sharding=_sharding,
         samples=samples,
         bad_inputs=_bad_inputs,
         benchmarks=_benchmarks,
@@ -240,6 +271,7 @@ OPERATORS = (
         fake=_fake,
         shapes=("grad_q", "grad_k"),
         backward=_backward_backward,
+        sharding=_sharding,
         samples=samples,
         bad_inputs=_backward_bad_inputs,
     ),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fusewheel._operator import Arguments, BadInput, Make, Operator
-from fusewheel.ops.rope import at_positions, bad_tables, check_rope, rotate, samples
+from fusewheel.ops.rope import at_positions, bad_tables, check_rope, cut_heads, rotate, samples
 
 
 def rope_(
@@ -84,6 +84,7 @@ OPERATORS = (
         backward=_backward,
         mutates=0,
         in_place=True,
+        sharding=cut_heads(heads=1, outputs=0),
         samples=_samples,
         bad_inputs=_bad_inputs,
         function=rope_,

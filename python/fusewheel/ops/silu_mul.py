@@ -18,6 +18,7 @@ from fusewheel._packed import (
     halves,
     packed_samples,
 )
+from fusewheel._sharding import elementwise, row_wise
 
 
 def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
@@ -159,6 +160,7 @@ OPERATORS = (
         fake=empty_output,
         shapes=("broadcast(gate, up)",),
         backward=_backward,
+        sharding=elementwise(),
         samples=_samples,
         bad_inputs=_bad_inputs,
         benchmarks=_benchmarks,
@@ -169,6 +171,7 @@ OPERATORS = (
         reference=_backward_reference,
         fake=_backward_fake,
         shapes=("broadcast(grad, broadcast(gate, up))", "broadcast(grad, broadcast(gate, up))"),
+        sharding=elementwise(outputs=2),
         samples=_backward_samples,
         bad_inputs=_backward_bad_inputs,
     ),
@@ -178,6 +181,7 @@ OPERATORS = (
         fake=_packed_fake,
         shapes=("with_last(gate_up, gate_up[-1] // 2)",),
         backward=_packed_backward,
+        sharding=row_wise((0,), ("rows",)),
         samples=_packed_samples,
         bad_inputs=_packed_bad_inputs,
         benchmarks=_packed_benchmarks,
@@ -188,6 +192,7 @@ OPERATORS = (
         reference=_packed_backward_reference,
         fake=_packed_backward_fake,
         shapes=("gate_up",),
+        sharding=row_wise((0, 1), ("rows",)),
         samples=_packed_backward_samples,
         bad_inputs=_packed_backward_bad_inputs,
     ),

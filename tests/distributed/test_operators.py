@@ -1,0 +1,177 @@
+"""Every operator on pieces of its tensors, in every layout its rule gives, is what it is whole."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from fusewheel import ops
+from fusewheel._operator import Make, Operator
+from fusewheel._sharding import PARTIAL, REPLICATE, Layout, Place, places
+from group import SIZE, Check
+from oracle import assert_as_good_as_eager, tensors_of
+from torch import Tensor
+
+GRADIENTS = 2
+"""Samples whose gradients are compared."""
+
+
+@pytest.mark.parametrize("pieces", (2, 4))
+@pytest.mark.parametrize("name", [operator.name for operator in ops.operators()])
+def test_pieces(name: str, pieces: int, passed):
+    passed(f"{name}, {pieces}")
+
+
+@pytest.mark.parametrize("name", [operator.name for operator in ops.operators()])
+def test_any_placement(name: str, passed):
+    passed(f"{name}, any")
+
+
+def checks() -> Iterator[Check]:
+    from torch.distributed.tensor import init_device_mesh
+
+    four = init_device_mesh("cpu", (SIZE,))
+    mesh = init_device_mesh("cpu", (2, SIZE // 2), mesh_dim_names=("outer", "inner"))
+    for operator in ops.operators():
+        # Two groups of two, which do the same. A group of four meets one sample, to save time.
+        yield f"{operator.name}, 2", partial(check, operator, mesh["inner"], 8)
+        yield f"{operator.name}, 4", partial(check, operator, four, 1)
+        yield f"{operator.name}, any", partial(check_any, operator, mesh)
+
+
+def check(operator: Operator, mesh: Any, count: int) -> None:
+    assert operator.sharding is not None
+    samples = operator.samples(Make(torch.float64, seed=61))
+    for index, arguments in enumerate(itertools.islice(samples, count)):
+        whole = Layout(places(arguments, {}), (REPLICATE,) * outputs_of(operator))
+        expected = run(operator, arguments)
+        for layout in (whole, *operator.sharding(*arguments)):
+            if possible(layout, arguments, mesh.size()):
+                what = f"{operator.name}, sample {index}, {layout}"
+                check_layout(operator, mesh, arguments, layout, expected, what)
+                if operator.function is not None and index < GRADIENTS:
+                    check_gradients(operator, mesh, arguments, layout, what)
+
+
+def outputs_of(operator: Operator) -> int:
+    return len(operator.overload._schema.returns)
+
+
+def possible(layout: Layout, arguments: tuple, pieces: int) -> bool:
+    cut = [
+        a.shape[place]
+        for place, a in zip(layout.inputs, arguments, strict=True)
+        if isinstance(place, int)
+    ]
+    return all(size % pieces == 0 if layout.even else size >= pieces for size in cut)
+
+
+def check_layout(operator, mesh, arguments, layout, expected, what) -> None:
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    given = tuple(
+        distribute(a, mesh, place) if isinstance(a, Tensor) else a
+        for a, place in zip(arguments, layout.inputs, strict=True)
+    )
+    with CommDebugMode() as communication:
+        got = run(operator, given)
+    assert communication.get_total_counts() == 0, f"{what}: {communication.get_comm_counts()}"
+    if operator.mutates is None:
+        found = [o.placements for o in got]
+        assert found == [(placement(p),) for p in layout.outputs], f"{what}: {found}"
+    for k, (a, b) in enumerate(zip(got, expected, strict=True)):
+        assert_as_good_as_eager(a.full_tensor(), b, b, f"{what}, output {k}")
+
+
+def check_gradients(operator, mesh, arguments, layout, what) -> None:
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    def spread(seed, output):
+        kinds = [Replicate() if p.is_partial() else p for p in output.placements]
+        return distribute_tensor(seed, mesh, kinds, src_data_rank=None)
+
+    given = tuple(
+        distribute(a, mesh, place) if isinstance(a, Tensor) else a
+        for a, place in zip(arguments, layout.inputs, strict=True)
+    )
+    got = gradients(operator, given, spread)
+    expected = gradients(operator, arguments, lambda seed, output: seed)
+    for k, (a, b) in enumerate(zip(got, expected, strict=True)):
+        assert (a is None) == (b is None), f"{what}, gradient {k}"
+        if b is not None:
+            assert_as_good_as_eager(a.full_tensor(), b, b, f"{what}, gradient {k}")
+
+
+def gradients(operator: Operator, arguments: tuple, seed: Any) -> tuple[Tensor, ...]:
+    wanted = [
+        i
+        for i, a in enumerate(arguments)
+        if isinstance(a, Tensor) and a.is_floating_point() and i != operator.mutates
+    ]
+    leaves = tuple(
+        a.detach().requires_grad_(i in wanted) if isinstance(a, Tensor) else a
+        for i, a in enumerate(arguments)
+    )
+    outputs = [o for o in run(operator, leaves) if o.requires_grad]
+    if not outputs:
+        return ()
+    make = Make(torch.float64, seed=62)
+    seeds = [seed(make(*o.shape), o) for o in outputs]
+    return torch.autograd.grad(outputs, [leaves[i] for i in wanted], seeds, allow_unused=True)
+
+
+def check_any(operator: Operator, mesh: Any) -> None:
+    """One argument cut along any dimensions, over a mesh of two: right, or refused."""
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    arguments = next(iter(operator.samples(Make(torch.float64, seed=63))))
+    expected = run(operator, arguments)
+    for index, argument in enumerate(arguments):
+        for dim in range(argument.dim()) if isinstance(argument, Tensor) else ():
+            for cut in ([Shard(dim), Replicate()], [Shard(0), Shard(dim)]):
+                given = tuple(
+                    distribute_tensor(
+                        a, mesh, cut if i == index else [Replicate()] * 2, src_data_rank=None
+                    )
+                    if isinstance(a, Tensor)
+                    else a
+                    for i, a in enumerate(arguments)
+                )
+                what = f"{operator.name}, argument {index}, {cut}"
+                try:
+                    got = run(operator, given)
+                except RuntimeError as error:
+                    assert index == operator.mutates and "is written" in str(error), what
+                    continue
+                for a, b in zip(got, expected, strict=True):
+                    assert_as_good_as_eager(a.full_tensor(), b, b, what)
+
+
+def run(operator: Operator, arguments: tuple) -> tuple[Tensor, ...]:
+    if operator.mutates is None:
+        return tensors_of(operator.overload(*arguments))
+    arguments = tuple(a.clone() if isinstance(a, Tensor) else a for a in arguments)
+    operator.overload(*arguments)
+    return (arguments[operator.mutates],)
+
+
+def placement(place: Place) -> Any:
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    if place == REPLICATE:
+        return Replicate()
+    return Partial() if place == PARTIAL else Shard(place)
+
+
+def distribute(tensor: Tensor, mesh: Any, place: Place) -> Tensor:
+    """A tensor in that place; a sum of different parts where it is partial."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    if place != PARTIAL:
+        return distribute_tensor(tensor, mesh, [placement(place)], src_data_rank=None)
+    share = tensor / mesh.size()
+    return DTensor.from_local(share, mesh, [placement(place)], run_check=False)

@@ -1,0 +1,83 @@
+"""Runs checks in a group of processes that talk by gloo, and brings home what failed."""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+SIZE = 4
+LIMIT = 1800
+"""Seconds after which a group is given up: a process waits for one that failed elsewhere."""
+
+Check = tuple[str, Callable[[], None]]
+
+
+def failures(files: Sequence[str]) -> dict[tuple[str, str], str]:
+    """Every check that `checks()` in one of `files` yields, by file and name: its traceback, empty
+    if it passed.
+
+    All processes make the same checks in the same order. A check that fails in one of them ends the
+    group, because the others may wait for it: the checks after it are missing.
+    """
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        rendezvous = str(Path(folder) / "rendezvous")
+        logs = [Path(folder) / str(rank) for rank in range(SIZE)]
+        processes = [
+            context.Process(target=_process, args=(rank, files, rendezvous, log), daemon=True)
+            for rank, log in enumerate(logs)
+        ]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(LIMIT)
+        found: dict[tuple[str, str], str] = {}
+        for rank, (process, log) in enumerate(zip(processes, logs, strict=True)):
+            if process.is_alive():
+                process.kill()
+            for record in torch.load(log) if log.exists() else ():
+                file, name, text = record
+                seen = found.get((file, name), "")
+                found[file, name] = seen + (f"process {rank}: {text}" if text else "")
+    return found
+
+
+def _process(rank: int, files: Sequence[str], rendezvous: str, log: Path) -> None:
+    warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", category=DeprecationWarning, module="torch.*")
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        rank=rank,
+        world_size=SIZE,
+        init_method=f"file://{rendezvous}",
+        timeout=timedelta(seconds=LIMIT),
+    )
+    records: list[tuple[str, str, str]] = []
+    for file in files:
+        for name, check in _checks(file):
+            try:
+                check()
+            except BaseException:
+                records.append((file, name, traceback.format_exc()))
+                torch.save(records, log)
+                return
+            records.append((file, name, ""))
+    torch.save(records, log)
+    dist.destroy_process_group()
+
+
+def _checks(file: str) -> Iterator[Check]:
+    spec = importlib.util.spec_from_file_location(Path(file).stem, file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.checks()
