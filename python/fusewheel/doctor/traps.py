@@ -166,6 +166,16 @@ SUBCLASS = Trap(
 MODE = Trap("unseen by modes", "Call it through the dispatcher.")
 PICKLE = Trap("graphs with it cannot be copied", "Make it an operator of the dispatcher.")
 EXPORT = Trap("cannot be exported", "See the error: a fake is missing or guards on sizes.")
+CPP = Trap(
+    "does not run in C++",
+    "Register the schema and the kernels in C++, with TORCH_LIBRARY or STABLE_TORCH_LIBRARY, in a "
+    "library that is linked against no Python, and load it with torch.ops.load_library.",
+)
+GRAPHED = Trap(
+    "cannot be captured by a CUDA graph",
+    "Launch on the current stream, allocate by torch's allocator, and synchronise with nothing.",
+)
+HUGE = Trap("wrong beyond 2^31 elements", "Count elements and offsets in int64_t.")
 INFERENCE = Trap("fails without autograd", "Do not rely on gradients being recorded.")
 
 _MESSAGES = (
