@@ -15,6 +15,9 @@ from fusewheel.doctor.outcome import Outcome, Status, examine, examine_together,
 from fusewheel.doctor.report import MARKS
 
 LARGEST = 400
+# Minutes for an operator, and whether it applies depends on the memory that is free.
+LEFT_OUT = "huge"
+TABLE = tuple(column for column in COLUMNS if column.name != LEFT_OUT)
 
 
 def subject(operator: Operator) -> Subject:
@@ -40,12 +43,12 @@ def page(progress: Callable[[int, int, str], None] | None = None) -> str:
     # A pool of threads does not survive the fork that a column tries.
     torch.set_num_threads(1)
     found = []
-    for done, column in enumerate(COLUMNS):
+    for done, column in enumerate(TABLE):
         if progress is not None:
-            progress(done, len(COLUMNS), column.name)
+            progress(done, len(TABLE), column.name)
         found.append(outcomes(column))
     if progress is not None:
-        progress(len(COLUMNS), len(COLUMNS), "")
+        progress(len(TABLE), len(TABLE), "")
     names = [operator.name for operator in ops.operators()]
     return render(dict(zip(names, map(list, zip(*found, strict=True)), strict=True)))
 
@@ -72,8 +75,8 @@ def _lines(rows: dict[str, list[Outcome]]) -> Iterator[str]:
     yield ""
     yield "yes: it works; refuses: it raises a clear error; -: it does not apply; **no**: it fails."
     yield "The numbers are those of the reasons below each table."
-    for theme in dict.fromkeys(column.theme for column in COLUMNS):
-        columns = [column for column in COLUMNS if column.theme == theme]
+    for theme in dict.fromkeys(column.theme for column in TABLE):
+        columns = [column for column in TABLE if column.theme == theme]
         yield from _table(theme, columns, rows)
 
 

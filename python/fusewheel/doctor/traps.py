@@ -142,6 +142,11 @@ CHECKPOINT = Trap(
     "another result when recomputed",
     "Let the result depend on nothing but the arguments.",
 )
+LOST_WRITE = Trap(
+    "a checkpoint that saves it loses what it writes",
+    "Return what is written, Tensor(a!) x -> Tensor(a!): a checkpoint then sees that it changed; "
+    "or raise an error in such a checkpoint.",
+)
 UNDEFINED = Trap(
     "backward fails without every gradient",
     "Where set_materialize_grads(False) is used, take None for the gradient of an unused output.",

@@ -118,34 +118,34 @@ def _selective(case: Case) -> None:
     """A policy that names the operator decides whether it runs once or twice."""
     applies(isinstance(case.subject.call, torch._ops.OpOverload), "not a dispatcher operator")
     has_graph(case)
+    want = gradients(case, _then_square(case))
+    again, count = _under_policy(case, CheckpointPolicy.MUST_RECOMPUTE)
+    same(again, want, traps.CHECKPOINT)
+    applies(count > 0, "decomposes into others before a policy sees it")
+    try:
+        saved, saved_count = _under_policy(case, CheckpointPolicy.MUST_SAVE)
+    except RuntimeError:
+        if case.written:
+            return  # what was written is nowhere saved
+        raise
+    same(saved, want, traps.LOST_WRITE if case.written else traps.CHECKPOINT)
+    if saved_count >= count:
+        raise Finding(traps.MODE, f"saved, it ran {saved_count} times; not, {count}")
+
+
+def _under_policy(case: Case, policy: CheckpointPolicy) -> tuple[Tensors, int]:
+    """Gradients through a checkpoint, and how often the operator ran; all else is recomputed."""
     overload = case.subject.call
-    policies = [CheckpointPolicy.MUST_RECOMPUTE]
-    if not case.written:
-        # What an operator returned is kept; what it wrote, PyTorch has no place for.
-        policies.append(CheckpointPolicy.MUST_SAVE)
-    counts = []
-    for policy in policies:
 
-        def choose(
-            ctx: Any, op: Any, *args: Any, policy: CheckpointPolicy = policy, **kwargs: Any
-        ) -> CheckpointPolicy:
-            return policy if op is overload else CheckpointPolicy.MUST_RECOMPUTE
+    def choose(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        return policy if op is overload else CheckpointPolicy.MUST_RECOMPUTE
 
-        contexts = partial(create_selective_checkpoint_contexts, choose)
-        with _Counts(overload) as counts_runs:
-            got = gradients(
-                case,
-                lambda *t, contexts=contexts: checkpoint(
-                    _then_square(case), *t, use_reentrant=False, context_fn=contexts
-                ),
-            )
-        counts.append(counts_runs.count)
-        same(got, gradients(case, _then_square(case)), traps.CHECKPOINT)
-    applies(counts[0] > 0, "decomposes into others before a policy sees it")
-    if counts[0] < 2:
-        raise Finding(traps.MODE, f"to be recomputed, it ran {counts[0]} times")
-    if counts[-1] >= counts[0] and not case.written:
-        raise Finding(traps.MODE, f"saved, it ran {counts[1]} times; not, {counts[0]}")
+    function, contexts = _then_square(case), partial(create_selective_checkpoint_contexts, choose)
+    with _Counts(overload) as counts:
+        got = gradients(
+            case, lambda *t: checkpoint(function, *t, use_reentrant=False, context_fn=contexts)
+        )
+    return got, counts.count
 
 
 def _then_square(case: Case) -> Callable[..., Tensors]:
