@@ -226,6 +226,16 @@ def workflows(session: nox.Session) -> None:
 
 
 @nox.session
+def conformance(session: nox.Session) -> None:
+    """Try every operator in every part of PyTorch and write docs/conformance.md (slow)."""
+    wheels = _build(session)
+    local = _local(wheels, "fusewheel", "fusewheel-cpu")
+    session.install(TORCH, "expecttest", "numpy", *local)
+    page = ROOT / "docs" / "conformance.md"
+    _as_user(session, "-m", "fusewheel", "doctor", "--conformance", str(page))
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Time the operators against PyTorch: `-- --help` shows the options."""
     wheels = _build(session)

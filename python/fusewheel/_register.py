@@ -25,6 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.utils import checkpoint
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from fusewheel._autocast import autocast_kernel
 from fusewheel._operator import Arguments, Operator
@@ -260,6 +262,8 @@ def _version_bump(operator: Operator) -> Callable[..., Any]:
     assert index is not None
 
     def kernel(keyset: torch._C.DispatchKeySet, *arguments: Any) -> Any:
+        if torch._C._len_torch_dispatch_stack():
+            _refuse_saved(overload)
         with torch._C._AutoDispatchBelowADInplaceOrView():
             result = overload.redispatch(
                 keyset & torch._C._after_ADInplaceOrView_keyset, *arguments
@@ -268,6 +272,21 @@ def _version_bump(operator: Operator) -> Callable[..., Any]:
         return result
 
     return kernel
+
+
+def _refuse_saved(overload: torch._ops.OpOverload) -> None:
+    """A checkpoint that has saved what the operator returned, nothing, would not run it again: the
+    write would be missing, and gradients silently wrong.
+    """
+    for mode in _get_current_dispatch_mode_stack():
+        if isinstance(mode, checkpoint._CachedTorchDispatchMode):
+            entries = mode.storage.get(overload, ())
+            values = entries.values() if isinstance(entries, dict) else entries
+            if any(value is not getattr(checkpoint, "_RECOMPUTE", None) for value in values):
+                raise RuntimeError(
+                    f"{overload.name()}: the policy of a selective checkpoint must not save an "
+                    "operator that writes its argument; let it be recomputed"
+                )
 
 
 def _refusal(operator: Operator) -> Callable[..., Any]:

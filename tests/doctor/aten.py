@@ -64,6 +64,7 @@ def operators() -> Iterator[tuple[Any, tuple[Any, ...]]]:
     yield aten.argmax.default, (x, 1)
     yield aten.gt.Tensor, (x, y)
     yield aten.mul_.Tensor, (x, y)
+    yield aten.add_.Tensor, (x, y)
     yield (
         aten.convolution.default,
         (

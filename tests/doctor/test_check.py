@@ -74,6 +74,22 @@ def test_the_command_writes_reports(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "fails" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_progress_bar(
+    terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    doctor.check(
+        torch.ops.aten.neg.default,
+        plain_samples,
+        columns=["eager", "empty"],
+        isolate=False,
+        progress=doctor.bar,
+    )
+    shown = capsys.readouterr().err
+    assert ("1/2 empty" in shown and shown.endswith("\n")) if terminal else not shown
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -7,9 +7,10 @@ or, from a shell, `python -m fusewheel doctor my_package::my_op --samples my_mod
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,7 +24,28 @@ from fusewheel.doctor.report import Report
 
 Samples = Iterable[Any] | Callable[[], Iterable[Any]]
 
-__all__ = ["COLUMNS", "Column", "Outcome", "Report", "Status", "cases_of", "check", "subject_of"]
+if TYPE_CHECKING:
+    from fusewheel.doctor.testing import tests_of as tests_of
+
+__all__ = [
+    "COLUMNS",
+    "Column",
+    "Outcome",
+    "Report",
+    "Status",
+    "cases_of",
+    "check",
+    "columns_named",
+    "subject_of",
+    "tests_of",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # It is made of what is defined here.
+    if name == "tests_of":
+        return importlib.import_module("fusewheel.doctor.testing").tests_of
+    raise AttributeError(f"module 'fusewheel.doctor' has no attribute '{name}'")
 
 
 def check(
@@ -31,6 +53,7 @@ def check(
     samples: Samples,
     *,
     columns: Sequence[str] = (),
+    slow: bool = False,
     seconds: float = 120.0,
     isolate: bool = True,
     modules: Sequence[str] = (),
@@ -43,7 +66,8 @@ def check(
             Python function of tensors.
         samples: argument tuples (or single tensors) that the operator takes, or a function that
             gives them, which is called anew for each column. Small ones: a few dozen elements.
-        columns: the names of those to run; all by default.
+        columns: the names of those to run; by default all that are not slow.
+        slow: whether to run those too that take a C++ compiler or gigabytes of memory.
         seconds: for each column; what takes longer hangs.
         isolate: whether each column runs in a process of its own, forked from this one. Without it
             a crash is one of this process.
@@ -58,7 +82,7 @@ def check(
         TypeError: `op` has several overloads, or is nothing to call.
     """
     subject = subject_of(op, modules)
-    chosen = _columns(columns)
+    chosen = columns_named(columns, slow)
 
     def cases() -> list[Case]:
         return cases_of(subject, samples)
@@ -109,12 +133,19 @@ def cases_of(subject: Subject, samples: Samples) -> list[Case]:
     return cases
 
 
-def _columns(names: Sequence[str]) -> tuple[Column, ...]:
+def columns_named(names: Sequence[str] = (), slow: bool = False) -> tuple[Column, ...]:
+    """The columns of those names; without any all, of which the slow ones have to be asked for.
+
+    Raises:
+        ValueError: there is no column of a name.
+    """
     known = {column.name: column for column in COLUMNS}
     for name in names:
         if name not in known:
             raise ValueError(f"doctor: no column '{name}'; there are {', '.join(known)}")
-    return tuple(known[name] for name in names) if names else COLUMNS
+    if names:
+        return tuple(known[name] for name in names)
+    return tuple(column for column in COLUMNS if slow or not column.slow)
 
 
 def bar(done: int, total: int, name: str) -> None:

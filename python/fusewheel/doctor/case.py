@@ -95,16 +95,29 @@ class Case:
         """The operator as a function of the tensors that writes none of them: what it would write
         comes after what it returns.
         """
-        call, given, written = self.subject.call, self.given, self.written
+        call, given, written, fresh = self.subject.call, self.given, self.written, self.fresh
 
         def function(*tensors: Any) -> Tensors:
             own = [t.clone() if i in written else t for i, t in enumerate(tensors)]
-            outputs = tree_flatten(call(*given(own)))[0]
-            kept = [o for o in outputs if isinstance(o, Tensor)]
-            kept = [o for o in kept if not any(o is own[i] for i in written)]
+            kept = fresh(call(*given(own)))
             return (*kept, *(own[i] for i in written))
 
         return function
+
+    def fresh(self, result: Any) -> list[Tensor]:
+        """The tensors of a result, without the written arguments that the schema gives back. By
+        their place: under a transform they come back as other objects.
+        """
+        schema = self.subject.schema
+        if self.written and schema is not None:
+            values = (result,) if len(schema.returns) == 1 else result or ()
+            aliases = [r.alias_info for r in schema.returns]
+            result = [
+                value
+                for alias, value in zip(aliases, values, strict=True)
+                if alias is None or not alias.is_write
+            ]
+        return [leaf for leaf in tree_flatten(result)[0] if isinstance(leaf, Tensor)]
 
     def leaves(self, requires_grad: bool = True) -> Tensors:
         """The tensors, detached, of which those with floating dtype require a gradient."""

@@ -8,12 +8,11 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from fusewheel import doctor
 from fusewheel.doctor.conformance import page
+from fusewheel.doctor.naming import named, operator_named
+from fusewheel.doctor.report import MARKS
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -21,22 +20,24 @@ def main(arguments: Sequence[str]) -> int:
     parser = _parser()
     given = parser.parse_args(arguments)
     if given.conformance is not None:
-        given.conformance.write_text(page())
-        return 0
+        text = page(doctor.bar)
+        given.conformance.write_text(text)
+        return 1 if MARKS[doctor.Status.FAILS] in text.split("##", 1)[1] else 0
     if given.operator is None or given.samples is None:
         parser.error("an operator and --samples are needed (or --conformance)")
     # What lies beside the one who asks, as for `python -m pytest`.
     sys.path.insert(0, os.getcwd())
     try:
-        samples = _named(given.samples)
+        samples = named(given.samples)
         modules = [given.samples.partition(":")[0], *given.imports]
         for name in modules:
             importlib.import_module(name)
-        operator = _operator(given.operator)
+        operator = operator_named(given.operator)
         report = doctor.check(
             operator,
             samples,
             columns=given.columns,
+            slow=given.slow,
             seconds=given.timeout,
             modules=modules,
             progress=doctor.bar,
@@ -57,24 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--samples", help="module:function that gives argument tuples; it imports the operator")
     add("--import", dest="imports", nargs="*", default=[], help="modules to import first")
     add("--columns", nargs="*", default=[], help="only these columns")
+    add("--slow", action="store_true", help="also what takes a C++ compiler, or gigabytes")
     add("--timeout", type=float, default=120.0, help="seconds for each column (120)")
     add("--json", type=Path, help="write the report there as JSON")
     add("--markdown", type=Path, help="write the report there as Markdown")
     add("--conformance", type=Path, help="write the matrix of fusewheel's own operators there")
     return parser
-
-
-def _named(name: str) -> Any:
-    module, _, attribute = name.partition(":")
-    if not attribute:
-        raise ValueError(f"expected module:function, got '{name}'")
-    return getattr(importlib.import_module(module), attribute)
-
-
-def _operator(name: str) -> Any:
-    if "::" not in name:
-        return _named(name)
-    namespace, _, rest = name.partition("::")
-    operator, _, overload = rest.partition(".")
-    packet = getattr(getattr(torch.ops, namespace), operator)
-    return getattr(packet, overload) if overload else packet

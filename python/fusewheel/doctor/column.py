@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fusewheel.doctor.case import Case
+from fusewheel.doctor.case import Case, Tensors
 from fusewheel.doctor.traps import ERROR, Trap
 
 
@@ -35,6 +35,23 @@ Check = Callable[[Case], None]
 
 
 @dataclass(frozen=True)
+class Elsewhere:
+    """Another place where operators run, of which starting is what costs: many cases share one.
+
+    Attributes:
+        results: those of every case, in the order in which a `Case` gives them.
+        agrees: returns if the results from there are right for a case; raises `Finding`.
+    """
+
+    results: Callable[[Sequence[Case]], list[Tensors]]
+    agrees: Callable[[Case, Tensors], None]
+
+    def check(self, case: Case) -> None:
+        """That of a column, which has one case."""
+        self.agrees(case, self.results([case])[0])
+
+
+@dataclass(frozen=True)
 class Column:
     """One way of using an operator.
 
@@ -45,8 +62,9 @@ class Column:
         check: returns if a case passes; raises `Finding`, `Refused` or `NotApplicable`, and
             whatever the operator raises.
         most: how many cases are enough, the smallest first; 0 stands for all.
-        slow: whether it takes a fresh process.
+        slow: whether it takes a compiler or gigabytes, and so is left out unless it is asked for.
         trap: what an error is a sign of that says nothing itself.
+        elsewhere: where `check` runs the operator, if many cases can share that place.
     """
 
     name: str
@@ -56,6 +74,7 @@ class Column:
     most: int = 0
     slow: bool = False
     trap: Trap = ERROR
+    elsewhere: Elsewhere | None = None
 
 
 def applies(condition: bool, reason: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -11,10 +11,13 @@ from fusewheel._operator import Make, Operator
 from fusewheel.doctor.case import Case, Subject
 from fusewheel.doctor.column import Column
 from fusewheel.doctor.columns import COLUMNS
-from fusewheel.doctor.outcome import Outcome, Status, examine
+from fusewheel.doctor.outcome import Outcome, Status, examine, examine_together, smallest
 from fusewheel.doctor.report import MARKS
 
 LARGEST = 400
+# Minutes for an operator, and whether it applies depends on the memory that is free.
+LEFT_OUT = "huge"
+TABLE = tuple(column for column in COLUMNS if column.name != LEFT_OUT)
 
 
 def subject(operator: Operator) -> Subject:
@@ -31,15 +34,31 @@ def cases(operator: Operator, dtype: torch.dtype = torch.float32, seed: int = 30
     return small or [min(found, key=lambda case: case.size)]
 
 
-def page() -> str:
-    """Runs every column over every operator, in this process, and writes what came out."""
+def page(progress: Callable[[int, int, str], None] | None = None) -> str:
+    """Runs every column over every operator, in this process, and writes what came out.
+
+    Args:
+        progress: called with the number of columns done, the number of all, and the next's name.
+    """
     # A pool of threads does not survive the fork that a column tries.
     torch.set_num_threads(1)
-    rows = {
-        operator.name: [examine(column, cases(operator)) for column in COLUMNS]
-        for operator in ops.operators()
-    }
-    return render(rows)
+    found = []
+    for done, column in enumerate(TABLE):
+        if progress is not None:
+            progress(done, len(TABLE), column.name)
+        found.append(outcomes(column))
+    if progress is not None:
+        progress(len(TABLE), len(TABLE), "")
+    names = [operator.name for operator in ops.operators()]
+    return render(dict(zip(names, map(list, zip(*found, strict=True)), strict=True)))
+
+
+def outcomes(column: Column) -> list[Outcome]:
+    """What a column says of each operator."""
+    every = [cases(operator) for operator in ops.operators()]
+    if column.elsewhere is not None:
+        return examine_together(column, [smallest(own) for own in every])
+    return [examine(column, own) for own in every]
 
 
 def render(rows: dict[str, list[Outcome]]) -> str:
@@ -50,12 +69,14 @@ def render(rows: dict[str, list[Outcome]]) -> str:
 def _lines(rows: dict[str, list[Outcome]]) -> Iterator[str]:
     yield "# Conformance"
     yield ""
-    yield "Which operator works in which part of PyTorch. Every cell is a test of its own;"
-    yield "`python -m fusewheel doctor --conformance docs/conformance.md` writes this page, and"
-    yield "`python -m fusewheel doctor` runs the same columns over an operator of any package."
-    yield "yes: it works; refuses: a clear error; -: it does not apply, for the reason below."
-    for theme in dict.fromkeys(column.theme for column in COLUMNS):
-        columns = [column for column in COLUMNS if column.theme == theme]
+    yield "Which operator works in which part of PyTorch. Every cell is a test of its own, run by"
+    yield "`nox -s conformance`, which writes this page with torch " + torch.__version__ + ";"
+    yield "[the doctor](doctor.md) runs the same columns over an operator of any package."
+    yield ""
+    yield "yes: it works; refuses: it raises a clear error; -: it does not apply; **no**: it fails."
+    yield "The numbers are those of the reasons below each table."
+    for theme in dict.fromkeys(column.theme for column in TABLE):
+        columns = [column for column in TABLE if column.theme == theme]
         yield from _table(theme, columns, rows)
 
 
@@ -65,15 +86,18 @@ def _table(theme: str, columns: list[Column], rows: dict[str, list[Outcome]]) ->
     yield ""
     yield "| operator | " + " | ".join(column.name for column in columns) + " |"
     yield "|---" * (len(columns) + 1) + "|"
-    notes: dict[tuple[str, str, Status], list[str]] = {}
-    for name, outcomes in rows.items():
-        own = [o for o in outcomes if o.theme == theme]
-        yield f"| `{name}` | " + " | ".join(MARKS[o.status] for o in own) + " |"
-        for o in own:
-            if o.status is not Status.WORKS:
-                notes.setdefault((o.column, " ".join(o.reason.split()), o.status), []).append(name)
+    notes: dict[str, int] = {}
+    for name, found in rows.items():
+        own = [outcome for outcome in found if outcome.theme == theme]
+        yield f"| `{name}` | " + " | ".join(_cell(outcome, notes) for outcome in own) + " |"
     if notes:
         yield ""
-    for (column, reason, status), names in notes.items():
-        who = ", ".join(f"`{n}`" for n in names) if len(names) < len(rows) else "all"
-        yield f"* {column}, {status.value}: {reason} ({who})"
+        yield from (f"{number}. {note}" for note, number in notes.items())
+
+
+def _cell(outcome: Outcome, notes: dict[str, int]) -> str:
+    if outcome.status is Status.WORKS:
+        return MARKS[outcome.status]
+    reason = " ".join(f"{outcome.trap} {outcome.reason}".split())
+    number = notes.setdefault(f"{outcome.column}: {reason}", len(notes) + 1)
+    return f"{MARKS[outcome.status]} {number}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import Any
 
-from fusewheel.doctor.case import Case
+from fusewheel.doctor.case import Case, Tensors
 from fusewheel.doctor.column import Column, Finding, NotApplicable, Refused
 from fusewheel.doctor.traps import ERROR, diagnosed
 
@@ -80,6 +81,31 @@ def examine(column: Column, cases: Iterable[Case]) -> Outcome:
     found = applied or refused
     reason = reasons[0] if reasons else "no samples"
     return found or Outcome(column.name, column.theme, Status.NOT_APPLICABLE, reason)
+
+
+def examine_together(column: Column, cases: Sequence[Case]) -> list[Outcome]:
+    """Runs a column that has a place elsewhere over one case of each of several operators; one by
+    one where all at once does not work.
+    """
+    assert column.elsewhere is not None
+    try:
+        results = column.elsewhere.results(cases)
+    except Exception:
+        return [examine(column, [case]) for case in cases]
+    agrees = column.elsewhere.agrees
+    return [
+        _run(replace(column, check=partial(_agrees, agrees, got)), case)
+        for case, got in zip(cases, results, strict=True)
+    ]
+
+
+def _agrees(agrees: Callable[[Case, Tensors], None], got: Tensors, case: Case) -> None:
+    agrees(case, got)
+
+
+def smallest(cases: Iterable[Case]) -> Case:
+    """The first that `examine` takes."""
+    return min(cases, key=_order)
 
 
 def _order(case: Case) -> tuple[bool, int]:

@@ -142,6 +142,11 @@ CHECKPOINT = Trap(
     "another result when recomputed",
     "Let the result depend on nothing but the arguments.",
 )
+LOST_WRITE = Trap(
+    "a checkpoint that saves it loses what it writes",
+    "Return what is written, Tensor(a!) x -> Tensor(a!): a checkpoint then sees that it changed; "
+    "or raise an error in such a checkpoint.",
+)
 UNDEFINED = Trap(
     "backward fails without every gradient",
     "Where set_materialize_grads(False) is used, take None for the gradient of an unused output.",
@@ -166,6 +171,16 @@ SUBCLASS = Trap(
 MODE = Trap("unseen by modes", "Call it through the dispatcher.")
 PICKLE = Trap("graphs with it cannot be copied", "Make it an operator of the dispatcher.")
 EXPORT = Trap("cannot be exported", "See the error: a fake is missing or guards on sizes.")
+CPP = Trap(
+    "does not run in C++",
+    "Register the schema and the kernels in C++, with TORCH_LIBRARY or STABLE_TORCH_LIBRARY, in a "
+    "library that is linked against no Python, and load it with torch.ops.load_library.",
+)
+GRAPHED = Trap(
+    "cannot be captured by a CUDA graph",
+    "Launch on the current stream, allocate by torch's allocator, and synchronise with nothing.",
+)
+HUGE = Trap("wrong beyond 2^31 elements", "Count elements and offsets in int64_t.")
 INFERENCE = Trap("fails without autograd", "Do not rely on gradients being recorded.")
 
 _MESSAGES = (

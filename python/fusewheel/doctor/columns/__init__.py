@@ -6,7 +6,10 @@ from fusewheel.doctor.column import Column
 from fusewheel.doctor.columns import (
     autograd,
     compilers,
+    deployment,
+    devices,
     exporting,
+    huge,
     layouts,
     memory,
     modes,
@@ -18,6 +21,7 @@ from fusewheel.doctor.columns import (
 
 COLUMNS: tuple[Column, ...] = (
     *values.COLUMNS,
+    *huge.COLUMNS,
     *memory.COLUMNS,
     *layouts.COLUMNS,
     *autograd.COLUMNS,
@@ -25,6 +29,8 @@ COLUMNS: tuple[Column, ...] = (
     *compilers.COLUMNS,
     *exporting.COLUMNS,
     *torchscript.COLUMNS,
+    *deployment.COLUMNS,
     *modes.COLUMNS,
     *processes.COLUMNS,
+    *devices.COLUMNS,
 )

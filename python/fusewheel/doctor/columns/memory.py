@@ -117,33 +117,35 @@ class _Counts(TorchDispatchMode):
 def _selective(case: Case) -> None:
     """A policy that names the operator decides whether it runs once or twice."""
     applies(isinstance(case.subject.call, torch._ops.OpOverload), "not a dispatcher operator")
-    applies(not case.written, "the policy forbids operators that write")
     has_graph(case)
+    want = gradients(case, _then_square(case))
+    again, count = _under_policy(case, CheckpointPolicy.MUST_RECOMPUTE)
+    same(again, want, traps.CHECKPOINT)
+    applies(count > 0, "decomposes into others before a policy sees it")
+    try:
+        saved, saved_count = _under_policy(case, CheckpointPolicy.MUST_SAVE)
+    except RuntimeError:
+        if case.written:
+            return  # what was written is nowhere saved
+        raise
+    same(saved, want, traps.LOST_WRITE if case.written else traps.CHECKPOINT)
+    if saved_count >= count:
+        raise Finding(traps.MODE, f"saved, it ran {saved_count} times; not, {count}")
+
+
+def _under_policy(case: Case, policy: CheckpointPolicy) -> tuple[Tensors, int]:
+    """Gradients through a checkpoint, and how often the operator ran; all else is recomputed."""
     overload = case.subject.call
-    counts = []
-    for policy in (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.MUST_RECOMPUTE):
 
-        def choose(
-            ctx: Any, op: Any, *args: Any, policy: CheckpointPolicy = policy, **kwargs: Any
-        ) -> CheckpointPolicy:
-            return policy if op is overload else CheckpointPolicy.MUST_RECOMPUTE
+    def choose(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        return policy if op is overload else CheckpointPolicy.MUST_RECOMPUTE
 
-        contexts = partial(create_selective_checkpoint_contexts, choose)
-        with _Counts(overload) as counts_runs:
-            got = gradients(
-                case,
-                lambda *t, contexts=contexts: checkpoint(
-                    _then_square(case), *t, use_reentrant=False, context_fn=contexts
-                ),
-            )
-        counts.append(counts_runs.count)
-        same(got, gradients(case, _then_square(case)), traps.CHECKPOINT)
-    applies(counts[1] > 0, "decomposes into others before a policy sees it")
-    if counts[0] >= counts[1]:
-        raise Finding(
-            traps.MODE,
-            f"saved, it ran {counts[0]} times; to be recomputed, {counts[1]}",
+    function, contexts = _then_square(case), partial(create_selective_checkpoint_contexts, choose)
+    with _Counts(overload) as counts:
+        got = gradients(
+            case, lambda *t: checkpoint(function, *t, use_reentrant=False, context_fn=contexts)
         )
+    return got, counts.count
 
 
 def _then_square(case: Case) -> Callable[..., Tensors]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from fusewheel.doctor import traps
 from fusewheel.doctor.case import REFUSALS, Case, quiet
@@ -20,7 +20,7 @@ from fusewheel.doctor.columns.memory import same
 THEME = "modes"
 
 
-def _autocast(case: Case) -> None:
+def autocast(case: Case) -> None:
     """Activations in bfloat16 and parameters in float32, as they meet in a model."""
     applies(not case.subject.random, "random")
     floats = [i for i in case.floating if case.tensors[i].dtype == torch.float32]
@@ -123,9 +123,8 @@ def _copies(case: Case) -> None:
         tensors = own(case)
         with quiet(), torch.no_grad():
             result = copied(*tensors)
-        kept = [o for o in tree_leaves(result) if isinstance(o, Tensor)]
-        kept = [o for o in kept if not any(o is tensors[i] for i in case.written)]
-        same((*kept, *(tensors[i] for i in case.written)), case.results(), traps.PICKLE)
+        written = (tensors[i] for i in case.written)
+        same((*case.fresh(result), *written), case.results(), traps.PICKLE)
 
 
 def _flops(case: Case) -> None:
@@ -153,7 +152,7 @@ COLUMNS = (
         "autocast",
         THEME,
         "autocast, with a mixture of dtypes",
-        _autocast,
+        autocast,
         most=1,
         trap=traps.AUTOCAST,
     ),

@@ -13,7 +13,7 @@ import torch
 
 from fusewheel.doctor import traps
 from fusewheel.doctor.case import Case, Tensors, quiet
-from fusewheel.doctor.column import Column, Finding, applies
+from fusewheel.doctor.column import Column, Elsewhere, Finding, applies
 from fusewheel.doctor.columns.compilers import overload
 from fusewheel.doctor.columns.values import equal
 from fusewheel.doctor.traps import Trap
@@ -74,19 +74,24 @@ def _work(modules: tuple[str, ...], folder: str) -> None:
         raise SystemExit(1) from None
 
 
-def _check(method: str, trap: Trap) -> Any:
-    def check(case: Case) -> None:
-        applies(not case.subject.random, "random")
-        overload(case)
-        if method == "spawn":
-            applies(bool(case.subject.modules), "no module to import is known")
-        if not equal(elsewhere([case], method)[0], case.results()):
+def _place(method: str, trap: Trap) -> Elsewhere:
+    def results(cases: Sequence[Case]) -> list[Tensors]:
+        for case in cases:
+            applies(not case.subject.random, "random")
+            overload(case)
+            if method == "spawn":
+                applies(bool(case.subject.modules), "no module to import is known")
+        return elsewhere(cases, method)
+
+    def agrees(case: Case, got: Tensors) -> None:
+        if not equal(got, case.results()):
             raise Finding(trap, f"another result from a {method}ed process")
 
-    return check
+    return Elsewhere(results, agrees)
 
 
+FORK, SPAWN = _place("fork", traps.FORK), _place("spawn", traps.SPAWN)
 COLUMNS = (
-    Column("fork", THEME, "a forked process", _check("fork", traps.FORK), most=1),
-    Column("spawn", THEME, "a spawned process", _check("spawn", traps.SPAWN), 1, slow=True),
+    Column("fork", THEME, "a forked process", FORK.check, most=1, elsewhere=FORK),
+    Column("spawn", THEME, "a spawned process", SPAWN.check, most=1, elsewhere=SPAWN),
 )

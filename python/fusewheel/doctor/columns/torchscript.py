@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +18,8 @@ from fusewheel.doctor.columns.memory import same
 THEME = "TorchScript"
 
 
-def _traced(case: Case) -> Any:
+def traced(case: Case) -> Any:
+    """A module of the function of its tensors."""
     applies(not case.subject.random, "random")
     with quiet():
         return torch.jit.trace(Module(case).eval(), own(case), check_trace=False)
@@ -34,7 +36,7 @@ def _holds(module: Any, case: Case) -> None:
 
 
 def _trace(case: Case) -> None:
-    module = _traced(case)
+    module = traced(case)
     graph = module.inlined_graph
     calls = graph.findAllNodes("prim::PythonOp")
     if calls:
@@ -44,12 +46,12 @@ def _trace(case: Case) -> None:
 
 def _freeze(case: Case) -> None:
     with quiet():
-        frozen = torch.jit.freeze(_traced(case))
+        frozen = torch.jit.freeze(traced(case))
     _holds(frozen, case)
 
 
 def _saved(case: Case) -> None:
-    module, buffer = _traced(case), io.BytesIO()
+    module, buffer = traced(case), io.BytesIO()
     with quiet():
         torch.jit.save(module, buffer)
         buffer.seek(0)
@@ -77,18 +79,10 @@ def _script(case: Case) -> None:
         scripted = unit.f
 
     def function(*tensors: Any) -> Tensors:
-        clone = Case(case.subject, case.given(tensors))
-        clone.subject = _Replaced(scripted)  # type: ignore[assignment]
-        return clone.function(*tensors)
+        subject = replace(case.subject, call=scripted)
+        return Case(subject, case.given(tensors)).function(*tensors)
 
     _holds(function, case)
-
-
-class _Replaced:
-    """A subject that calls something else."""
-
-    def __init__(self, call: Any) -> None:
-        self.call = call
 
 
 def _annotation(argument: Any) -> str:

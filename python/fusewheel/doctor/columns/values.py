@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -80,6 +81,13 @@ def _threads(case: Case) -> None:
             raise Finding(traps.THREADS, f"one of {THREADS} threads: {result}")
         if not equal(result, want[i % 2]):
             raise Finding(traps.THREADS, f"one of {THREADS} threads got another result")
+
+
+def _free_threads(case: Case) -> None:
+    """The same where no lock serves one thread after the other."""
+    locked = getattr(sys, "_is_gil_enabled", lambda: True)()
+    applies(not locked, "this Python has a global lock")
+    _threads(case)
 
 
 def _schema(case: Case) -> None:
@@ -211,6 +219,7 @@ COLUMNS = (
     Column("scalars", THEME, "float arguments count in all digits", _scalars),
     Column("deterministic", THEME, "same bits again", _determinism),
     Column("threads", THEME, f"same bits from {THREADS} threads at once", _threads, most=1),
+    Column("free threads", THEME, "the same in free-threaded Python", _free_threads, most=1),
     Column("empty", THEME, "dimensions without elements", _empty, most=1),
     Column("0-dim", THEME, "tensors without dimensions", _zero_dim, most=1),
 )

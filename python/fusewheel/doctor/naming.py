@@ -1,0 +1,30 @@
+"""Operators and functions by the names that a shell or a configuration file gives them."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+
+
+def named(name: str) -> Any:
+    """What `module:attribute` names.
+
+    Raises:
+        ValueError: there is no colon.
+    """
+    module, _, attribute = name.partition(":")
+    if not attribute:
+        raise ValueError(f"expected module:function, got '{name}'")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def operator_named(name: str) -> Any:
+    """The operator `ns::name` or `ns::name.overload`, or the function `module:function`."""
+    if "::" not in name:
+        return named(name)
+    namespace, _, rest = name.partition("::")
+    operator, _, overload = rest.partition(".")
+    packet = getattr(getattr(torch.ops, namespace), operator)
+    return getattr(packet, overload) if overload else packet

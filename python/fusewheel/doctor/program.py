@@ -1,0 +1,67 @@
+"""A C++ program that runs models in a process without Python."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+
+from fusewheel.doctor.case import Tensors
+
+SOURCE = Path(__file__).with_name("run_model.cpp")
+SECONDS = 600
+
+
+class NoCompilerError(Exception):
+    """There is no C++ compiler."""
+
+
+@functools.cache
+def program() -> Path:
+    """The program, compiled once in a process; it goes when the process does.
+
+    Raises:
+        NoCompilerError: neither `CXX` nor the path names one.
+    """
+    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        raise NoCompilerError("no C++ compiler: neither CXX nor the path names one")
+    folder = tempfile.TemporaryDirectory()
+    program.folder = folder  # type: ignore[attr-defined]  # as long as the function
+    path = Path(folder.name) / SOURCE.stem
+    here = Path(torch.__file__).parent
+    flags = ("-std=c++20", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}")
+    links = (f"-L{here / 'lib'}", f"-Wl,-rpath,{here / 'lib'}", "-ltorch_cpu", "-lc10", "-ldl")
+    command = (compiler, *flags, f"-isystem{here / 'include'}", SOURCE, "-o", path, *links)
+    subprocess.run(command, check=True, timeout=SECONDS, capture_output=True, text=True)
+    return path
+
+
+def run(models: Iterable[tuple[Path, Sequence[torch.Tensor]]]) -> list[Tensors]:
+    """Outputs of models, `.pt2` or TorchScript, on their inputs.
+
+    The program loads every library that `torch.ops.load_library` has loaded here.
+
+    Raises:
+        NoCompilerError: there is no compiler.
+        RuntimeError: it ended with an error; the message is what it printed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        jobs, outputs = [], []
+        for i, (model, inputs) in enumerate(models):
+            given, result = Path(folder) / f"{i}.in", Path(folder) / f"{i}.out"
+            torch.save(list(inputs), given)
+            jobs += [model, given, result]
+            outputs.append(result)
+        command = (program(), *sorted(torch.ops.loaded_libraries), "--", *jobs)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+        if done.returncode:
+            words = done.stderr.strip() or f"it ended with exit status {done.returncode}"
+            raise RuntimeError(words)
+        return [torch.load(path) for path in outputs]
