@@ -1,6 +1,7 @@
 import fusewheel
 import pytest
 import torch
+from fuzz import shapes
 from oracle import assert_as_good_as_eager
 
 FORMS = ("none", "tanh")
@@ -25,3 +26,11 @@ def test_the_default_is_the_error_function():
 def test_unknown_form_is_refused(function):
     with pytest.raises(ValueError, match=r"approximate must be 'none' or 'tanh', got 'erf'"):
         function(*[torch.ones(4)] * (2 if function is fusewheel.gelu_mul else 1), approximate="erf")
+
+
+FUZZ = {
+    "gelu_mul": lambda d: (*shapes.pair(d), d.flag()),
+    "gelu_mul_backward": lambda d: (*shapes.grad_and_pair(d), d.flag()),
+    "gelu_mul_packed": lambda d: (shapes.packed(d), d.flag()),
+    "gelu_mul_packed_backward": lambda d: (*shapes.grad_and_packed(d), d.flag()),
+}

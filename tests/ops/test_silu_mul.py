@@ -1,5 +1,6 @@
 import fusewheel
 import torch
+from fuzz import shapes
 from oracle import assert_as_good_as_eager
 
 
@@ -17,3 +18,11 @@ def test_gradients_match_eager_for_mixed_needs():
     got, gate.grad = gate.grad, None
     (torch.nn.functional.silu(gate) * up).sum().backward()
     torch.testing.assert_close(got, gate.grad)
+
+
+FUZZ = {
+    "silu_mul": shapes.pair,
+    "silu_mul_backward": shapes.grad_and_pair,
+    "silu_mul_packed": lambda d: (shapes.packed(d),),
+    "silu_mul_packed_backward": shapes.grad_and_packed,
+}
