@@ -15,7 +15,7 @@ from fuzz.draw import Strategy
 from fuzz.judge import Arguments
 from fuzz.spoil import spoiled
 from hypothesis import HealthCheck, Phase, given, settings
-from oracle import slow, tensors_of
+from oracle import emulated, slow, tensors_of
 
 # Of all operators together. Without being asked for a number the same ones every time.
 WANTED = os.environ.get("FUSEWHEEL_FUZZ")
@@ -75,6 +75,8 @@ def test_any_mistake(operator: Operator):
             got = tensors_of(operator.overload(*arguments))
         except (RuntimeError, TypeError, ValueError) as error:
             assert str(error)
+            return
+        if emulated():  # a GPU does not look whether there are such classes and positions
             return
         want = tensors_of(operator.reference(*arguments))
         for a, b in zip(got, want, strict=True):

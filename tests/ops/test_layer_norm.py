@@ -121,6 +121,14 @@ def test_statistics_are_outputs_with_gradients_of_their_own():
         assert torch.autograd.gradcheck(statistic, x)
 
 
+def test_rows_without_elements_have_no_mean():
+    for x in (torch.ones(3, 0), torch.ones(0)):
+        y, mean, rstd = torch.ops.fusewheel.layer_norm(x, None, None, 1e-5)
+        assert y.shape == x.shape
+        assert mean.shape == rstd.shape == x.shape[:-1]
+        assert mean.isnan().all() and rstd.isnan().all()
+
+
 def any_arguments(d: Draw):
     shape = any_rows(d)
     return d.tensor(*shape), d.optional(shape[-1]), d.optional(shape[-1]), epsilon(d)

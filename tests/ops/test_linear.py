@@ -56,6 +56,14 @@ def test_nan_and_infinity_keep_to_their_row_and_column(rows):
     assert fusewheel.linear(x[:1], weight).isnan().all()
 
 
+def test_the_gradient_of_a_wider_bias_is_not_rounded_on_its_way():
+    x, weight = torch.zeros(2, 3, dtype=torch.bfloat16), torch.zeros(1, 3, dtype=torch.bfloat16)
+    bias = torch.zeros(1, requires_grad=True)
+    grad = torch.tensor([[-0.29296875], [-2.171875]], dtype=torch.bfloat16)
+    fusewheel.linear(x, weight, bias).backward(grad)
+    assert bias.grad.item() == -2.46484375
+
+
 def any_arguments(d: Draw):
     shape, columns = (*d.shape(0, 2, 64), d.size()), d.size(most=129)
     bias = d.optional(columns, dtype=d.stored())

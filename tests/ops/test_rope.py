@@ -132,6 +132,15 @@ def test_a_program_that_knows_nothing_of_positions():
     )
 
 
+def test_heads_of_one_element_lie_where_compilers_expect_them():
+    """Their last stride may be anything."""
+    x, table = torch.ones(1, 2, 3, 1).as_strided((1, 2, 3, 1), (6, 3, 1, 5)), torch.ones(3, 0)
+    operator = {o.name: o for o in fusewheel.ops.operators()}["rope"]
+    arguments = x, x, table, table, False, None
+    for real, fake in zip(operator.overload(*arguments), operator.fake(*arguments), strict=True):
+        assert torch.equal(real, x) and real.stride() == fake.stride()
+
+
 def any_tables(d: Draw, batch: int, length: int, size: int):
     """cos, sin, interleaved, positions."""
     rotated = 2 * d.integer(0, size // 2)
