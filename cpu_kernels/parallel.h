@@ -7,6 +7,11 @@
 
 #include "isa.h"
 
+#if defined(__SANITIZE_THREAD__)
+#include <thread>
+#include <vector>
+#endif
+
 namespace fusewheel {
 
 // Fewer elements than this are not worth waking a thread.
@@ -17,6 +22,20 @@ void parallel_for(int64_t count, int64_t grain, const Function& function) {
   if (count <= 0) {
     return;
   }
+#if defined(__SANITIZE_THREAD__)
+  // It does not see how PyTorch's threads wait for each other, and the fewest tests have so many
+  // elements: a few threads that it knows, for everything.
+  constexpr int64_t kThreads = 4;
+  grain = (count + kThreads - 1) / kThreads;
+  std::vector<std::thread> threads;
+  for (int64_t begin = 0; begin < count; begin += grain) {
+    threads.emplace_back(function, begin, std::min(begin + grain, count));
+  }
+  for (auto& thread : threads) {
+    thread.join();
+  }
+  return;
+#endif
   if (count <= grain) {
     function(0, count);
   } else {

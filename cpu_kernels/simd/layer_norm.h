@@ -25,7 +25,7 @@ template <typename T, typename Read>
 FUSEWHEEL_INLINE Moments<Accumulate<T>> moments(const T* x, int64_t size, Read read) {
   using A = Accumulate<T>;
   constexpr int64_t kBlock = 4096;
-  Moments<A> all = {0, 0};
+  Moments<A> all = {size == 0 ? static_cast<A>(__builtin_nanf("")) : 0, 0};
   for (int64_t first = 0; first < size; first += kBlock) {
     const int64_t count = size - first < kBlock ? size - first : kBlock;
     Vec<A> sums[kSums] = {};

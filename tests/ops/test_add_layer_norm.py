@@ -2,6 +2,9 @@ import fusewheel
 import pytest
 import torch
 from fusewheel._operator import Make
+from fusewheel.ops.layer_norm import reference
+from fuzz.draw import Draw
+from fuzz.shapes import any_rows, epsilon
 from oracle import assert_as_good_as_eager, to_dtype
 
 
@@ -79,3 +82,19 @@ def test_nan_stays_in_its_row():
 def test_an_addend_that_is_both():
     x = torch.randn(4, 33, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: fusewheel.add_layer_norm(x, x), x)
+
+
+def any_arguments(d: Draw):
+    shape = any_rows(d)
+    norm = d.optional(shape[-1]), d.optional(shape[-1]), epsilon(d)
+    return d.tensor(*shape), d.tensor(*shape), *norm
+
+
+def any_backward_arguments(d: Draw):
+    total, grad, weight, _, eps = any_arguments(d)
+    _, mean, rstd = reference(total, None, None, eps)
+    grads = grad, d.tensor(*total.shape)
+    return *grads, total, weight, d.lay(mean, apart=True), d.lay(rstd, apart=True), d.flag()
+
+
+FUZZ = {"add_layer_norm": any_arguments, "add_layer_norm_backward": any_backward_arguments}

@@ -1,6 +1,8 @@
 import fusewheel
 import pytest
 import torch
+from fuzz.draw import Draw
+from fuzz.shapes import pair
 
 
 def test_writes_and_returns_the_given_tensor():
@@ -60,3 +62,19 @@ def test_functional_transform():
     torch.testing.assert_close(torch.func.grad(total)(x), 8 * x)
     rows = torch.randn(3, 4)
     torch.testing.assert_close(torch.func.vmap(torch.func.grad(total))(rows), 8 * rows)
+
+
+def any_arguments(d: Draw):
+    a, b = pair(d)
+    shape = torch.broadcast_shapes(a.shape, b.shape)
+    out = d.tensor(*shape, apart=True)
+    kind = d.choice("its own", "its own", "an input", "between the inputs")
+    if kind == "an input":
+        a = out
+    elif kind == "between the inputs" and out.dim():
+        base = d.tensor(*shape[:-1], 2 * shape[-1], apart=True)
+        a, out = base[..., ::2], base[..., 1::2]
+    return a, b, out
+
+
+FUZZ = {"add_out": any_arguments}

@@ -2,6 +2,9 @@ import fusewheel
 import pytest
 import torch
 from fusewheel._operator import Make
+from fusewheel.ops.rms_norm import GEMMA, LLAMA, TORCH, reference
+from fuzz.draw import Draw
+from fuzz.shapes import any_rows, epsilon
 from oracle import assert_as_good_as_eager
 
 CASTS = ("llama", "gemma", "torch")
@@ -94,3 +97,18 @@ def test_unknown_cast_is_refused():
     x = torch.ones(4)
     with pytest.raises(ValueError, match="cast must be"):
         fusewheel.add_rms_norm(x, x, x, cast="bert")
+
+
+def any_arguments(d: Draw):
+    shape = any_rows(d)
+    norm = d.tensor(shape[-1]), epsilon(d), d.choice(LLAMA, GEMMA, TORCH)
+    return d.tensor(*shape), d.tensor(*shape), *norm
+
+
+def any_backward_arguments(d: Draw):
+    total, grad, weight, eps, cast = any_arguments(d)
+    rstd = d.lay(reference(total, weight, eps, cast)[1], apart=True)
+    return grad, d.tensor(*total.shape), total, weight, rstd, cast
+
+
+FUZZ = {"add_rms_norm": any_arguments, "add_rms_norm_backward": any_backward_arguments}

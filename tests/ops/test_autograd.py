@@ -3,44 +3,10 @@
 from __future__ import annotations
 
 import torch
+from calls import differentiable, eager, functional
 from fusewheel._operator import Make, Operator
 from oracle import assert_as_good_as_eager, tensors_of, to_dtype
 from torch import Tensor
-
-
-def functional(operator: Operator):
-    """The operator as a function of its tensors with tensor results, whatever it writes."""
-    return without_writing(operator, operator.overload)
-
-
-def eager(operator: Operator):
-    return without_writing(operator, operator.reference)
-
-
-def without_writing(operator: Operator, write):
-    if operator.mutates is None:
-        return write
-
-    def function(*arguments):
-        arguments = list(arguments)
-        # A fresh output each time: finite differences call the function over and over.
-        out = arguments[operator.mutates]
-        out = out.clone() if operator.in_place else torch.zeros_like(out).detach()
-        arguments[operator.mutates] = out
-        write(*arguments)
-        return out
-
-    return function
-
-
-def differentiable(operator: Operator, arguments: tuple) -> list[int]:
-    return [
-        i
-        for i, a in enumerate(arguments)
-        if isinstance(a, Tensor)
-        and (operator.in_place or i != operator.mutates)
-        and a.is_floating_point()
-    ]
 
 
 def leaves(operator: Operator, arguments: tuple) -> tuple:

@@ -3,6 +3,8 @@ import math
 import fusewheel
 import pytest
 import torch
+from fuzz.draw import Draw
+from fuzz.shapes import row_values
 from oracle import assert_as_good_as_eager, slow
 from torch.nn import functional
 
@@ -199,3 +201,20 @@ def test_probabilities_run_pytorchs_own_function():
 def test_unknown_reduction_is_refused():
     with pytest.raises(ValueError, match="reduction must be 'none', 'mean' or 'sum', got 'max'"):
         fusewheel.cross_entropy(torch.ones(2, 3), torch.zeros(2).long(), reduction="max")
+
+
+def any_arguments(d: Draw):
+    rows, classes = d.size(most=40), d.size(1)
+    ignored = d.choice(-100, -1, 0)
+    target = d.integers(rows, least=0, most=classes - 1, dtype=torch.int64)
+    target = d.lay(torch.where(target % d.choice(2, 3, 1000) == 1, ignored, target))
+    options = d.choice(0.0, 0.1, 1.0), d.choice(0.0, 1e-3, -0.1), d.choice(0.0, 3.0, 30.0)
+    return d.tensor(rows, classes), target, d.optional(classes), ignored, *options, d.flag()
+
+
+def any_backward_arguments(d: Draw):
+    rows, classes = d.size(most=40), d.size()
+    return row_values(d, rows), d.tensor(rows, classes)
+
+
+FUZZ = {"cross_entropy": any_arguments, "cross_entropy_backward": any_backward_arguments}

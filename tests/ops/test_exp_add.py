@@ -2,6 +2,7 @@ import math
 
 import fusewheel
 import torch
+from fuzz.draw import Draw
 from oracle import assert_as_good_as_eager
 
 
@@ -28,3 +29,10 @@ def test_ulps_over_the_whole_range():
     got = fusewheel.exp_add(x, 0.0).double()
     spacing = torch.exp2(torch.floor(torch.log2(exact[normal]))) * 2.0**-23
     assert ((got - exact)[normal].abs() / spacing).max() < 1.05
+
+
+def any_arguments(d: Draw):
+    return d.tensor(*d.shape()), d.choice(0.5, 0.0, -1.0)
+
+
+FUZZ = {"exp_add": any_arguments}

@@ -3,6 +3,7 @@ import math
 import fusewheel
 import pytest
 import torch
+from fuzz.draw import Draw
 from oracle import assert_as_good_as_eager
 
 FORMS = ("none", "tanh")
@@ -53,3 +54,14 @@ def test_positive_values_within_three_units_in_the_last_place():
 def test_unknown_form_is_refused():
     with pytest.raises(ValueError, match=r"approximate must be 'none' or 'tanh', got 'erf'"):
         fusewheel.gelu(torch.ones(4), "erf")
+
+
+def any_arguments(d: Draw):
+    return d.tensor(*d.shape()), d.flag()
+
+
+def any_backward_arguments(d: Draw):
+    return *(d.tensor(*shape) for shape in d.broadcast(2)), d.flag()
+
+
+FUZZ = {"gelu": any_arguments, "gelu_backward": any_backward_arguments}

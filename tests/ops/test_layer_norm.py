@@ -2,6 +2,9 @@ import fusewheel
 import pytest
 import torch
 from fusewheel._operator import Make
+from fusewheel.ops.layer_norm import reference
+from fuzz.draw import Draw
+from fuzz.shapes import any_rows, epsilon
 from oracle import assert_as_good_as_eager, to_dtype
 
 PARAMETERS = [(True, True), (True, False), (False, True), (False, False)]
@@ -116,3 +119,25 @@ def test_statistics_are_outputs_with_gradients_of_their_own():
 
         torch.testing.assert_close(statistic(x), want)
         assert torch.autograd.gradcheck(statistic, x)
+
+
+def test_rows_without_elements_have_no_mean():
+    for x in (torch.ones(3, 0), torch.ones(0)):
+        y, mean, rstd = torch.ops.fusewheel.layer_norm(x, None, None, 1e-5)
+        assert y.shape == x.shape
+        assert mean.shape == rstd.shape == x.shape[:-1]
+        assert mean.isnan().all() and rstd.isnan().all()
+
+
+def any_arguments(d: Draw):
+    shape = any_rows(d)
+    return d.tensor(*shape), d.optional(shape[-1]), d.optional(shape[-1]), epsilon(d)
+
+
+def any_backward_arguments(d: Draw):
+    x, weight, _, eps = any_arguments(d)
+    _, mean, rstd = reference(x, None, None, eps)
+    return d.tensor(*x.shape), x, weight, d.lay(mean, apart=True), d.lay(rstd, apart=True), d.flag()
+
+
+FUZZ = {"layer_norm": any_arguments, "layer_norm_backward": any_backward_arguments}

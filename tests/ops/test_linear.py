@@ -2,6 +2,7 @@ import fusewheel
 import pytest
 import torch
 from fusewheel._operator import Make
+from fuzz.draw import Draw
 from oracle import DTYPES, assert_as_good_as_eager
 
 SIZES = [(1, 1), (7, 33), (255, 95), (512, 8), (1031, 70)]
@@ -53,3 +54,29 @@ def test_nan_and_infinity_keep_to_their_row_and_column(rows):
     assert y[0].isnan().all() and not y[1:].isnan().any()
     assert y[1:, 33].isinf().all() and y[1:, :33].isfinite().all()
     assert fusewheel.linear(x[:1], weight).isnan().all()
+
+
+def test_the_gradient_of_a_wider_bias_is_not_rounded_on_its_way():
+    x, weight = torch.zeros(2, 3, dtype=torch.bfloat16), torch.zeros(1, 3, dtype=torch.bfloat16)
+    bias = torch.zeros(1, requires_grad=True)
+    grad = torch.tensor([[-0.29296875], [-2.171875]], dtype=torch.bfloat16)
+    fusewheel.linear(x, weight, bias).backward(grad)
+    assert bias.grad.item() == -2.46484375
+
+
+def any_arguments(d: Draw):
+    shape, columns = (*d.shape(0, 2, 64), d.size()), d.size(most=129)
+    bias = d.optional(columns, dtype=d.stored())
+    return d.tensor(*shape), d.tensor(columns, shape[-1], dtype=d.stored()), bias
+
+
+def any_backward_arguments(d: Draw):
+    x, weight, _ = any_arguments(d)
+    return d.tensor(*x.shape[:-1], len(weight)), x, weight
+
+
+FUZZ = {
+    "linear": any_arguments,
+    "linear_backward_x": lambda d: any_backward_arguments(d)[::2],
+    "linear_backward_weight": any_backward_arguments,
+}

@@ -6,6 +6,8 @@ import sys
 import fusewheel
 import pytest
 import torch
+from fuzz.draw import Draw
+from fuzz.shapes import row_values
 from oracle import assert_as_good_as_eager, emulated
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -279,3 +281,33 @@ def test_unknown_reduction_is_refused():
     x, weight, target, _, _ = data(2, 3, 4)
     with pytest.raises(ValueError, match="reduction must be 'none', 'mean' or 'sum', got 'max'"):
         fusewheel.linear_cross_entropy(x, weight, target, reduction="max")
+
+
+def any_layer(d: Draw):
+    rows, features, classes = d.size(most=65), d.size(most=129), d.size(1, 129)
+    ignored = d.choice(-100, -1, 0)
+    target = d.integers(rows, least=0, most=classes - 1, dtype=torch.int64)
+    target = d.lay(torch.where(target % d.choice(2, 3, 1000) == 1, ignored, target))
+    options = d.choice(0.0, 0.1, 1.0), d.choice(0.0, 1e-3, -0.1), d.choice(0.0, 3.0, 30.0)
+    layer = d.tensor(rows, features), d.tensor(classes, features, scale=0.3), target
+    return *layer, d.optional(classes), d.optional(classes), ignored, *options
+
+
+def any_needs(d: Draw, layer):
+    return d.flag(), d.flag(), d.flag() and layer[3] is not None
+
+
+def any_arguments(d: Draw):
+    layer = any_layer(d)
+    return *layer, d.flag(), *any_needs(d, layer)
+
+
+def any_backward_arguments(d: Draw):
+    layer = any_layer(d)
+    return row_values(d, len(layer[0])), *layer, *any_needs(d, layer)
+
+
+FUZZ = {
+    "linear_cross_entropy": any_arguments,
+    "linear_cross_entropy_backward": any_backward_arguments,
+}

@@ -5,6 +5,7 @@ import pytest
 import torch
 from fusewheel._operator import Make
 from fusewheel._quantized import rounded, unpack
+from fuzz.draw import Draw
 from oracle import DTYPES, assert_as_good_as_eager
 
 # float64 scales are for float64 activations.
@@ -182,3 +183,25 @@ def test_one_large_activation_does_not_drown_the_others(dtype):
     assert want.abs().max() < 60
     y = fusewheel.linear_int4(x, codes, scales, zeros)
     torch.testing.assert_close(y.double(), want, rtol=1e-2, atol=0)
+
+
+def any_weight(d: Draw, rows: int):
+    size, groups = d.choice(32, 64, 128), d.size(1, 7)
+    codes = d.integers(rows, groups * size // 2, least=0, most=255, dtype=torch.uint8)
+    stored = d.stored()
+    scales, zeros = (d.tensor(rows, groups, dtype=stored, scale=0.1) for _ in range(2))
+    return codes, scales, zeros, size
+
+
+def any_arguments(d: Draw):
+    weight = any_weight(d, d.size(most=129))
+    x = d.tensor(*d.shape(0, 2, 64), 2 * weight[0].shape[1])
+    return x, *weight, d.optional(len(weight[0]), dtype=d.stored()), d.flag()
+
+
+def any_backward_arguments(d: Draw):
+    grad = d.tensor(*d.shape(0, 2, 64), d.size(most=129))
+    return grad, *any_weight(d, grad.shape[-1])
+
+
+FUZZ = {"linear_int4": any_arguments, "linear_int4_backward": any_backward_arguments}

@@ -3,6 +3,7 @@ import pytest
 import torch
 from fusewheel._operator import Make
 from fusewheel._quantized import rounded
+from fuzz.draw import Draw
 from oracle import DTYPES, assert_as_good_as_eager
 
 # float64 scales are for float64 activations.
@@ -124,3 +125,25 @@ def test_torch_func_sees_through_the_rounding():
         return fusewheel.linear_int8(x, codes, scales, None, dynamic).sum()
 
     torch.testing.assert_close(torch.func.grad(loss)(x, True), torch.func.grad(loss)(x, False))
+
+
+def any_weight(d: Draw, rows: int):
+    groups = d.choice(None, 1, 2, 3, 5)
+    columns = d.size() if groups in (None, 1) else groups * 32 * d.integer(1, 3)
+    codes = d.integers(rows, columns, least=-128, most=127, dtype=torch.int8)
+    shape = (rows,) if groups is None else (rows, groups)
+    return codes, d.tensor(*shape, dtype=d.stored(), scale=0.05)
+
+
+def any_arguments(d: Draw):
+    codes, scales = any_weight(d, d.size(most=129))
+    x = d.tensor(*d.shape(0, 2, 64), codes.shape[1])
+    return x, codes, scales, d.optional(len(codes), dtype=d.stored()), d.flag()
+
+
+def any_backward_arguments(d: Draw):
+    grad = d.tensor(*d.shape(0, 2, 64), d.size(most=129))
+    return grad, *any_weight(d, grad.shape[-1])
+
+
+FUZZ = {"linear_int8": any_arguments, "linear_int8_backward": any_backward_arguments}

@@ -1,5 +1,6 @@
 import fusewheel
 import torch
+from fuzz.shapes import pair
 
 
 def test_is_the_same_as_torch_mul_in_every_dtype():
@@ -14,3 +15,6 @@ def test_third_derivative():
     for expected in (12.0, 12.0, 6.0):
         (value,) = torch.autograd.grad(value, x, create_graph=True)
         assert value.item() == expected
+
+
+FUZZ = {"mul": pair}

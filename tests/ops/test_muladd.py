@@ -1,5 +1,7 @@
 import fusewheel
 import torch
+from fuzz.draw import Draw
+from fuzz.shapes import pair
 from torch import Tensor
 
 
@@ -37,3 +39,10 @@ def test_backward_runs_on_the_mul_operator():
     with Watch():
         out.sum().backward()
     assert "fusewheel.mul.default" in seen
+
+
+def any_arguments(d: Draw):
+    return *pair(d), d.choice(0.5, 0.0, -3.0)
+
+
+FUZZ = {"muladd": any_arguments}

@@ -1,6 +1,9 @@
 import fusewheel
 import pytest
 import torch
+from fusewheel.ops.rms_norm import GEMMA, LLAMA, TORCH, reference
+from fuzz.draw import Draw
+from fuzz.shapes import any_rows, epsilon
 
 
 def test_torch_cast_is_torchs_rms_norm():
@@ -56,3 +59,17 @@ def test_nan_stays_in_its_row():
     x[1, 7] = float("nan")
     y = fusewheel.rms_norm(x, torch.ones(33))
     assert y[1].isnan().all() and not y[[0, 2, 3]].isnan().any()
+
+
+def any_arguments(d: Draw):
+    shape = any_rows(d)
+    return d.tensor(*shape), d.tensor(shape[-1]), epsilon(d), d.choice(LLAMA, GEMMA, TORCH)
+
+
+def any_backward_arguments(d: Draw):
+    x, weight, eps, cast = any_arguments(d)
+    rstd = d.lay(reference(x, weight, eps, cast)[1], apart=True)
+    return d.tensor(*x.shape), x, weight, rstd, cast
+
+
+FUZZ = {"rms_norm": any_arguments, "rms_norm_backward": any_backward_arguments}

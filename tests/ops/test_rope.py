@@ -2,6 +2,7 @@ import fusewheel
 import pytest
 import torch
 from fusewheel._operator import Make
+from fuzz.draw import Draw
 
 
 class Wrapped(torch.nn.Module):
@@ -129,3 +130,37 @@ def test_a_program_that_knows_nothing_of_positions():
     torch.testing.assert_close(
         torch.func.jacrev(program)(*arguments), torch.func.jacrev(fusewheel.rope)(*arguments)
     )
+
+
+def test_heads_of_one_element_lie_where_compilers_expect_them():
+    """Their last stride may be anything."""
+    x, table = torch.ones(1, 2, 3, 1).as_strided((1, 2, 3, 1), (6, 3, 1, 5)), torch.ones(3, 0)
+    operator = {o.name: o for o in fusewheel.ops.operators()}["rope"]
+    arguments = x, x, table, table, False, None
+    for real, fake in zip(operator.overload(*arguments), operator.fake(*arguments), strict=True):
+        assert torch.equal(real, x) and real.stride() == fake.stride()
+
+
+def any_tables(d: Draw, batch: int, length: int, size: int):
+    """cos, sin, interleaved, positions."""
+    rotated = 2 * d.integer(0, size // 2)
+
+    def shape(*rest: int):
+        return (*d.choice((), (1,), (batch,)), *rest)
+
+    if d.flag():
+        tables = (d.tensor(*shape(length, rotated)) for _ in range(2))
+        return *tables, d.flag(), None
+    rows = d.size(1, 64)
+    tables = (d.tensor(rows, rotated) for _ in range(2))
+    positions = d.integers(*shape(length), least=0, most=rows - 1, dtype=torch.int64)
+    return *tables, d.flag(), positions
+
+
+def any_arguments(d: Draw):
+    batch, length, size = d.size(most=3), d.size(most=17), d.size(most=129)
+    q, k = (d.tensor(batch, d.size(most=5), length, size) for _ in range(2))
+    return q, k, *any_tables(d, batch, length, size)
+
+
+FUZZ = {"rope": any_arguments, "rope_backward": any_arguments}

@@ -2,6 +2,8 @@ import fusewheel
 import pytest
 import torch
 from fusewheel._operator import Make
+from fuzz.draw import Draw
+from ops.test_rope import any_tables
 from torch.profiler import ProfilerActivity, profile
 
 
@@ -60,3 +62,12 @@ def test_a_leaf_that_requires_grad_is_refused():
     x.requires_grad_()
     with pytest.raises(RuntimeError, match="leaf Variable"):
         fusewheel.rope_(x, cos, sin)
+
+
+def any_arguments(d: Draw):
+    batch, length, size = d.size(most=3), d.size(most=17), d.size(most=129)
+    x = d.tensor(batch, d.size(most=5), length, size, apart=True)
+    return x, *any_tables(d, batch, length, size)
+
+
+FUZZ = {"rope_": any_arguments}

@@ -112,6 +112,7 @@ def _bad_inputs(make: Make) -> Iterator[BadInput]:
 def _backward_reference(
     grad: Tensor, gate: Tensor, up: Tensor, tanh: bool
 ) -> tuple[Tensor, Tensor]:
+    grad, gate, up = torch.broadcast_tensors(grad, gate, up)
     return grad * up * gelu_slope(gate, tanh), grad * _gelu(gate, tanh)
 
 

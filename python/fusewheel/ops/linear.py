@@ -49,8 +49,8 @@ def with_features(x: Tensor, features: int) -> Tensor:
 
 
 def sum_of_rows(grad: Tensor) -> Tensor:
-    """The gradient of a bias."""
-    return _rows(grad).sum(0)
+    """The gradient of a bias, not rounded yet."""
+    return _rows(grad).sum(0, dtype=accumulate(grad))
 
 
 def _rows(x: Tensor) -> Tensor:

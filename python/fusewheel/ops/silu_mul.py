@@ -84,6 +84,7 @@ def _benchmarks(make: Make) -> Iterator[tuple[str, Arguments]]:
 
 
 def _backward_reference(grad: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+    grad, gate, up = torch.broadcast_tensors(grad, gate, up)
     s = torch.sigmoid(gate)
     return grad * up * (s * (1 + gate * (1 - s))), grad * (gate * s)
 

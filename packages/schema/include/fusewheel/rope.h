@@ -193,7 +193,7 @@ struct Rope {
   // The layout of the input where it is dense with contiguous heads: attention reads the result in
   // the same order.
   static Tensor like(const Tensor& tensor) {
-    return is_dense(tensor.sizes(), tensor.strides())
+    return tensor.strides()[3] == 1 && is_dense(tensor.sizes(), tensor.strides())
                ? empty_strided(tensor.sizes(), tensor.strides(), tensor.scalar_type(), tensor)
                : empty_contiguous(tensor.sizes(), tensor.scalar_type(), tensor);
   }
