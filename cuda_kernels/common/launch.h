@@ -21,6 +21,8 @@ inline unsigned blocks_for(int64_t items, int64_t per_block) {
 template <typename... Parameters>
 void launch(const char* op, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
             Stream stream, const std::common_type_t<Parameters>&... arguments) {
+  // No rows, nothing to do; CUDA would call it an invalid configuration.
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
 #if FUSEWHEEL_EMULATED
   (void)stream;
   emulation::launch(op, grid, block, shared, [&] { kernel(arguments...); });
