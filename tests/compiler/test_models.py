@@ -128,7 +128,9 @@ def test_llama_by_name_with_inductor() -> None:
     model, ids = build("Llama"), tokens()
     expected = step(model, model, ids)
     counters.clear()
-    actual = step(model, torch.compile(model, backend="fusewheel"), ids)
+    actual = step(
+        model, torch.compile(model, backend="fusewheel", options={"inner": "inductor"}), ids
+    )
     assert counters["stats"]["unique_graphs"] == 1
     assert not counters["graph_break"]
     assert_same(actual, expected, 2e-5)

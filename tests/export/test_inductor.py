@@ -81,12 +81,12 @@ def test_training_with_inductor() -> None:
     assert config.pre_grad_custom_pass is None
 
 
-def replaced_and_cached(backend: str = "inductor") -> tuple[int, int]:
+def replaced_and_cached(**settings: Any) -> tuple[int, int]:
     """Compiles a function anew; how often it was rewritten, and how often found in the cache."""
     torch._dynamo.reset()
     counters.clear()
     gate, up = torch.randn(4, 64), torch.randn(4, 64)
-    torch.testing.assert_close(torch.compile(swiglu, backend=backend)(gate, up), swiglu(gate, up))
+    torch.testing.assert_close(torch.compile(swiglu, **settings)(gate, up), swiglu(gate, up))
     return counters["fusewheel"]["silu_mul"], counters["inductor"]["fxgraph_cache_hit"]
 
 
@@ -94,7 +94,8 @@ CACHED = """
 import test_inductor as test
 with test.torch.no_grad():
     # This backend rewrites before it asks Inductor.
-    assert test.replaced_and_cached("fusewheel") == (1, {cached}), test.counters
+    settings = dict(backend="fusewheel", options=dict(inner="inductor"))
+    assert test.replaced_and_cached(**settings) == (1, {cached}), test.counters
     with test.fusewheel.inductor.enabled():
         assert test.replaced_and_cached() == (1 - {cached}, {cached}), test.counters
 """
