@@ -24,7 +24,8 @@ def main(libraries: str, package: str) -> None:
         assert not torch.aoti_torch_empty_strided(
             *(ctypes.c_int64(1), *sizes, dtype, device, 0, ctypes.byref(handle))
         )
-        data(handle)[: len(values)] = values
+        for i, value in enumerate(values):
+            data(handle)[i] = value
         return handle.value or 0
 
     def data(handle: ctypes.c_void_p) -> ctypes._Pointer[ctypes.c_float]:

@@ -42,8 +42,8 @@ def interpreter(version: str, folder: Path, at_hand: bool = False) -> str:
     Raises:
         NotToBeHad: neither this machine nor Debian has it.
     """
-    made = folder / version / "bin" / "python"
-    for path in (*_of_this_machine(version), str(made)):
+    made = folder / version / "bin" / "python"  # a link; what lies beside its target is its own
+    for path in (*_of_this_machine(version), str(made.resolve())):
         if _is(path, version):
             return path
     if at_hand:
@@ -57,7 +57,7 @@ def interpreter(version: str, folder: Path, at_hand: bool = False) -> str:
     except (subprocess.CalledProcessError, OSError) as error:
         said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
         raise NotToBeHad(f"no Python {version} on this machine or in Debian: {said[-1]}") from error
-    return str(made)
+    return str(made.resolve())
 
 
 def _of_this_machine(version: str) -> Iterator[str]:
