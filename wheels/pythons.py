@@ -20,7 +20,7 @@ from typing import TypeVar
 from debian import Debian
 
 T = TypeVar("T")
-# What torch asks the system for. A library that has a search path of its own (torch's have) does not
+# What torch asks the system for. A library with a search path of its own (torch has some) does not
 # look where the program says: these are there before it looks.
 OF_THE_SYSTEM = ("libstdc++.so.6", "libgcc_s.so.1", "librt.so.1", "libdl.so.2", "libpthread.so.0")
 SUITES = ("stable", "testing")
