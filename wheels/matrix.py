@@ -58,7 +58,7 @@ def files_for(python: str, wheels: Sequence[Path]) -> list[Path]:
 def run_cell(
     python: str, torch: str, executable: str, wheels: Sequence[Path], at_hand: bool
 ) -> Cell:
-    """Makes the environment of one cell, runs the tests in it, and removes it."""
+    """Makes the environment of one cell and runs the tests in it."""
     folder = PLACE / f"{python}-{torch}"
     shutil.rmtree(folder, ignore_errors=True)
     own = str(folder / "bin" / "python")
@@ -75,7 +75,6 @@ def run_cell(
     tests = (own, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS)
     done = _run(tests, FUSEWHEEL_DIST=str(wheels[0].resolve().parent))
     print(done.stdout[-6000:], done.stderr[-1000:], flush=True)
-    shutil.rmtree(folder)
     if "UV_CACHE_DIR" not in os.environ:
         _run((uv, "cache", "clean", "--quiet", "torch"))  # no other cell wants this one
     summary = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else "no output"
@@ -165,6 +164,7 @@ def main(arguments: Sequence[str]) -> int:
                     cell = run_cell(python, torch, executable, options.wheels, options.at_hand)
                 except pythons.NotToBeHad as error:
                     cell = Cell(python, torch, "not run", str(error))
+                shutil.rmtree(PLACE / f"{python}-{torch}", ignore_errors=True)
                 print(f"Python {python}, torch {torch}: {cell.outcome}, {cell.detail}", flush=True)
                 # After each of them, because all of them take hours.
                 text = options.page.read_text() if options.page.exists() else f"{BEGIN}\n{END}\n"
