@@ -171,6 +171,9 @@ def reproduce(session: nox.Session) -> None:
         archive = str(source.parent / "source.tar")
         session.run("git", "archive", "--output", archive, "HEAD", external=True)
         shutil.unpack_archive(archive, source, filter="data")
+        if folders:  # as another umask leaves it
+            for file in source.rglob("*.py"):
+                file.chmod(0o600)
         _kernel_wheels(session, source, source / "dist", kernels)
         if "fusewheel" in packages:
             _front(session, source / "dist", source)
@@ -294,6 +297,11 @@ def _prepare(session: nox.Session, package: str) -> None:
 def _wheel(
     session: nox.Session, package: str, folder: Path, *options: str, source: Path = ROOT
 ) -> None:
+    # Of a file's mode git knows one bit. The others are the umask's, and would be in the wheel.
+    for sources in (source / "packages" / package / package.replace("-", "_"), source / "python"):
+        for file in sources.rglob("*"):
+            if file.is_file():
+                file.chmod(0o644)
     # No isolation: torch's headers and the CUDA compiler are in this environment.
     session.run(
         *("python", "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--quiet"),
