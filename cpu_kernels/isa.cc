@@ -1,5 +1,7 @@
 #include "isa.h"
 
+#include <fusewheel/export.h>
+
 #include <cstdlib>
 #include <cstring>
 
@@ -50,7 +52,7 @@ bool has_vnni() {
 
 }  // namespace fusewheel
 
-extern "C" __attribute__((visibility("default"))) const char* fusewheel_cpu_isa() {
+FUSEWHEEL_EXPORT const char* fusewheel_cpu_isa() {
   switch (fusewheel::isa_level()) {
     case fusewheel::IsaLevel::kV4: return "v4";
     case fusewheel::IsaLevel::kV3: return "v3";

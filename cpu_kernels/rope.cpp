@@ -54,9 +54,9 @@ FUSEWHEEL_INLINE void rotate_pairs(const T* in, const T* cos, const T* sin, T* o
     const auto value = load(in + i, live);
     auto s = load(sin + i, live);
     if (transposed) {
-      s = __builtin_shuffle(s, neighbour);
+      s = shuffle(s, neighbour);
     }
-    store(out + i, value * load(cos + i, live) + __builtin_shuffle(value, neighbour) * (s * sign),
+    store(out + i, value * load(cos + i, live) + shuffle(value, neighbour) * (s * sign),
           live);
   }
 }

@@ -1,15 +1,17 @@
 // What the installed driver can run, for whoever wants to know before the first kernel does.
 
+#include <fusewheel/export.h>
+
 #if FUSEWHEEL_EMULATED
 
-extern "C" __attribute__((visibility("default"))) int fusewheel_cuda_driver_version() { return 0; }
+FUSEWHEEL_EXPORT int fusewheel_cuda_driver_version() { return 0; }
 
 #else
 
 #include <cuda_runtime_api.h>
 
 // The newest CUDA the driver supports, 13000 for 13.0; 0 without a driver.
-extern "C" __attribute__((visibility("default"))) int fusewheel_cuda_driver_version() {
+FUSEWHEEL_EXPORT int fusewheel_cuda_driver_version() {
   int version = 0;
   return cudaDriverGetVersion(&version) == cudaSuccess ? version : 0;
 }

@@ -17,5 +17,7 @@ def load_script(name: str) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)
+    if str(path.parent) not in sys.path:  # as when it is run: its neighbours are importable
+        sys.path.append(str(path.parent))
     spec.loader.exec_module(module)
     return module

@@ -58,14 +58,23 @@ def findings(wheel: Path) -> Iterator[str]:
     if (python, abi) not in TAGS:
         yield f"tag {python}-{abi}-{platform}, expected cp39-abi3 or py3-none"
     here = {n.partition("/")[2] for n in names if n.startswith(f"{name}/")} - {""}
-    expected = KERNEL_FILES | {f"lib{name}.so", "libfusewheel_schema.so"}
+    expected = KERNEL_FILES | set(library_names(platform, name, "fusewheel_schema"))
     if here != expected:
         yield f"it holds {sorted(here)}, expected {sorted(expected)}"
     with tempfile.TemporaryDirectory() as folder:
         zipfile.ZipFile(wheel).extractall(folder)
-        for library in sorted(Path(folder).rglob("*.so")):
-            yield from library_findings(library, claimed_glibc(platform))
+        for library in sorted(Path(folder, name).iterdir()):
+            yield from folder_findings(library)
+            if library.suffix == ".so":  # the symbol tables of other systems are left to the tools
+                yield from library_findings(library, claimed_glibc(platform))
         yield from _tool_findings(wheel, Path(folder) / name)
+
+
+def library_names(platform: str, *names: str) -> list[str]:
+    """What libraries are called on a wheel's platform."""
+    prefix = "" if platform.startswith("win") else "lib"
+    ends = {"mac": ".dylib", "win": ".dll"}
+    return [f"{prefix}{name}{ends.get(platform[:3], '.so')}" for name in names]
 
 
 def claimed_glibc(platform: str) -> tuple[int, int]:
@@ -82,11 +91,15 @@ def library_findings(library: Path, glibc: tuple[int, int]) -> Iterator[str]:
     if symbols.glibc(library) > glibc:
         yield (
             f"{library.name} needs glibc {symbols.glibc(library)}, its tag claims {glibc} "
-            "(packages/schema/old_glibc.cmake)"
+            "(packages/schema/linkers/old_glibc.cmake)"
         )
     for name in symbols.needed(library):
         if not symbols.NEEDED.match(name):
             yield f"{library.name} needs {name}"
+
+
+def folder_findings(library: Path) -> Iterator[str]:
+    """Folders of the building machine that a file names."""
     content = library.read_bytes()
     for folder in sorted(FOLDERS):
         if folder.encode() in content:

@@ -9,38 +9,14 @@ left is FOLDER/bin/python, a Python like any other (`pip --python FOLDER/bin/pyt
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from debian import Debian
+
 # torch brings neither.
 PACKAGES = ("python3", "libstdc++6")
-
-
-def unpack(packages: Sequence[str], root: Path, work: Path) -> None:
-    """Unpacks Debian packages for arm64 and all they depend on into `root`.
-
-    apt gets a state of its own: to the machine's, these packages would be foreign.
-    """
-    archives = work / "cache" / "archives"
-    for folder in (work / "lists" / "partial", archives / "partial", root):
-        folder.mkdir(parents=True, exist_ok=True)
-    (work / "status").touch()
-    options = {
-        "APT::Architecture": "arm64",
-        "APT::Architectures": "arm64",
-        "Dir::State": work,
-        "Dir::State::Lists": work / "lists",
-        "Dir::State::status": work / "status",
-        "Dir::Cache": work / "cache",
-    }
-    apt = ["apt-get", "-qq", *(f"-o{name}={value}" for name, value in options.items())]
-    subprocess.run([*apt, "update"], check=True)
-    download = ("install", "--download-only", "--no-install-recommends", "--yes")
-    subprocess.run([*apt, *download, *packages], check=True, stdout=subprocess.DEVNULL)
-    for archive in archives.glob("*.deb"):
-        subprocess.run(["dpkg", "-x", str(archive), str(root)], check=True)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -51,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(arguments[0]).resolve()
     shutil.rmtree(folder, ignore_errors=True)
     root = folder / "debian"
-    unpack(PACKAGES, root, folder / "apt")
+    Debian(folder / "apt", "arm64").unpack(PACKAGES, root)
     binaries = root / "usr" / "bin"
     (folder / "pyvenv.cfg").write_text(f"home = {binaries}\ninclude-system-site-packages = false\n")
     python = folder / "bin" / "python"

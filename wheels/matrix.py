@@ -1,10 +1,13 @@
 """Tests the same wheel files on every Python and every torch this machine can get.
 
     python wheels/matrix.py --wheels FILE... [--python 3.11 ...] [--torch 2.13 ...] [--page PAGE]
+        [--at-hand]
 
-A cell is an environment of its own: torch as pip finds it, the wheels by file, then the tests. What
+A cell is an environment of its own: torch as uv finds it, the wheels by file, then the tests. What
 cannot be had (no such interpreter, no such torch for it) is listed as not run, with the reason. The
 table goes into PAGE, between two comments; cells that were not asked for keep what stands there.
+With --at-hand nothing is downloaded: a cell runs if its Python is installed and its torch in uv's
+cache (UV_CACHE_DIR) or in a folder it knows (UV_FIND_LINKS), and it is no failure if none does.
 """
 
 from __future__ import annotations
@@ -21,12 +24,18 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import pythons
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "compatibility.md"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.13t", "3.14")
 TORCHES = ("2.10", "2.11", "2.12", "2.13", "2.14", "2.15")
-TOOLS = ("pytest", "expecttest", "hypothesis", "numpy", "safetensors")
-TESTS = ("tests/wheels", "tests/ops/test_rms_norm.py", "tests/ops/test_muladd.py")
+TOOLS = ("pytest", "expecttest", "hypothesis", "numpy", "pip")
+PLACE = ROOT / ".nox" / "cells"
+# What a user meets first, and of two operators all ways of using them. Other tests of the wheels
+# put stand-ins in place of torch, or look at the files.
+CHOICE = "test_errors or test_index or muladd or rms_norm and not add_rms_norm and not backward"
+TESTS = ("tests/wheels", "tests/ops", "--ignore=tests/ops/test_compilers.py", "-k", CHOICE)
 NOT_ASKED = "not asked for"
 BEGIN, END = "<!-- nox -s matrix -->", "<!-- end -->"
 
@@ -41,68 +50,64 @@ class Cell:
     detail: str
 
 
-def interpreters() -> dict[str, str]:
-    """The Pythons of this machine: on the path, and among pyenv's."""
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    found: dict[str, str] = {}
-    for version in PYTHONS:
-        names = [shutil.which(f"python{version}"), *map(str, pyenv.glob(f"{version}.*/bin/python"))]
-        for path in filter(None, names):
-            # A name on the path may be pyenv's, which refuses to run what is not chosen.
-            text = "import sys; print('{}.{}'.format(*sys.version_info))"
-            done = subprocess.run((path, "-c", text), check=False, capture_output=True, text=True)
-            if done.returncode == 0 and done.stdout.strip() == version.rstrip("t"):
-                found.setdefault(version, path)
-    return found
-
-
 def files_for(python: str, wheels: Sequence[Path]) -> list[Path]:
     """The wheels that pip would take: free-threaded Python has no abi3."""
     unfit = "-abi3-" if python.endswith("t") else "-py3-none-manylinux"
     return [wheel for wheel in wheels if unfit not in wheel.name]
 
 
-def run_cell(python: str, torch: str, executable: str, wheels: Sequence[Path]) -> Cell:
+def run_cell(
+    python: str, torch: str, executable: str, wheels: Sequence[Path], at_hand: bool
+) -> Cell:
     """Makes the environment of one cell and runs the tests in it."""
-    folder = ROOT / ".nox" / "matrix" / f"{python}-{torch}"
+    folder = PLACE / f"{python}-{torch}"
     shutil.rmtree(folder, ignore_errors=True)
     own = str(folder / "bin" / "python")
-    pip = (own, "-m", "pip", "install", "--quiet")
-    steps = (
-        (sys.executable, "-m", "virtualenv", "--quiet", "--python", executable, str(folder)),
-        (*pip, f"torch=={torch}.*"),
-        (*pip, *TOOLS),
-        (*pip, "--no-deps", *map(str, files_for(python, wheels))),
-    )
-    for step in steps:
-        done = subprocess.run(step, check=False, capture_output=True, text=True)
-        if done.returncode:
-            reason = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1]
-            return Cell(python, torch, "not run", reason)
-    text = "import torch; print(torch.__version__)"
-    version = subprocess.run((own, "-c", text), check=False, capture_output=True, text=True)
-    tests = (own, "-m", "pytest", "-q", *TESTS)
-    environment = {**os.environ, "FUSEWHEEL_DIST": str(wheels[0].resolve().parent)}
-    done = subprocess.run(
-        tests, check=False, capture_output=True, text=True, cwd=ROOT, env=environment
-    )
-    print(done.stdout[-3000:], done.stderr[-1000:], flush=True)
+    uv = str(Path(sys.executable).with_name("uv"))
+    install = (uv, "pip", "install", "--quiet", "--python", own, *["--offline"] * at_hand)
+    done = _run((uv, "venv", "--quiet", "--python", executable, str(folder)))
+    done = done if done.returncode else _run((*install, f"torch=={torch}.*", *TOOLS))
+    if done.returncode:
+        return Cell(python, torch, "not run", _reason(done.stderr))
+    version = _run((own, "-c", "import torch; print(torch.__version__)"))
+    done = _run((*install, "--no-deps", *map(str, files_for(python, wheels))))
+    if done.returncode:
+        return Cell(python, torch, "failed", f"installing: {_reason(done.stderr)}")
+    tests = (own, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS)
+    done = _run(tests, FUSEWHEEL_DIST=str(wheels[0].resolve().parent))
+    print(done.stdout[-6000:], done.stderr[-1000:], flush=True)
+    if "UV_CACHE_DIR" not in os.environ:
+        _run((uv, "cache", "clean", "--quiet", "torch"))  # no other cell wants this one
     summary = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else "no output"
     counts = ", ".join(re.findall(r"\d+ (?:passed|failed|errors?|skipped)", summary)) or summary
     outcome = "failed" if done.returncode else "passed"
     return Cell(python, torch, outcome, f"{version.stdout.strip()}: {counts}")
 
 
+def _run(command: Sequence[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    # uv links what it has unpacked once; the CUDA libraries of a torch are gigabytes.
+    settings = {"UV_CACHE_DIR": str(PLACE / "cache"), **os.environ, **environment}
+    return subprocess.run(
+        command, check=False, capture_output=True, text=True, cwd=ROOT, env=settings
+    )
+
+
+def _reason(complaint: str) -> str:
+    """A sentence of an installer's complaint, without the frames and the addresses in it."""
+    text = " ".join(re.sub(r"https?://\S+|[^\x00-\x7f]", "", complaint).split())
+    return text.partition(" hint:")[0][-300:] or "no reason was given"
+
+
 def page(cells: Sequence[Cell], wheels: Sequence[Path]) -> str:
     """The table, the reasons, the hashes, and the cells once more for the next run to read."""
-    pythons = sorted({cell.python for cell in cells}, key=_order)
+    versions = sorted({cell.python for cell in cells}, key=_order)
     torches = sorted({cell.torch for cell in cells}, key=_order)
     by_key = {(cell.python, cell.torch): cell for cell in cells}
     lines = [
         "| Python | " + " | ".join(f"torch {torch}" for torch in torches) + " |",
         "|---|" + "---|" * len(torches),
     ]
-    for python in pythons:
+    for python in versions:
         row = (by_key.get((python, torch)) for torch in torches)
         lines.append(f"| {python} | " + " | ".join(c.outcome if c else "" for c in row) + " |")
     lines += ["", "Not run is not passed. What was seen, and why the rest was not run:", ""]
@@ -110,7 +115,10 @@ def page(cells: Sequence[Cell], wheels: Sequence[Path]) -> str:
     for cell in cells:
         text = f"{cell.outcome}: {cell.detail}"
         details.setdefault(text, []).append(f"{cell.python} with {cell.torch}")
+    rest = len(details.pop(f"not run: {NOT_ASKED}", ()))
     lines += [f"* {text} ({', '.join(keys)})" for text, keys in sorted(details.items())]
+    if rest:
+        lines.append(f"* not run: {NOT_ASKED} (the other {rest})")
     lines += ["", "The files, by SHA-256:", ""]
     for wheel in wheels:
         digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
@@ -142,28 +150,33 @@ def merge(text: str, cells: Sequence[Cell], wheels: Sequence[Path]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the cells that were asked for; returns 1 if one failed, or none was run."""
+    """Runs the cells that were asked for; returns 1 if one failed, or none of them could be run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--wheels", nargs="+", type=Path, required=True, help="the wheel files")
     parser.add_argument("--python", nargs="+", default=PYTHONS, help="versions; default: all")
     parser.add_argument("--torch", nargs="+", default=TORCHES, help="versions; default: all")
+    parser.add_argument("--at-hand", action="store_true", help="download nothing to test on")
     parser.add_argument("--page", type=Path, default=PAGE, help="where the table goes")
     options = parser.parse_args(arguments)
-    found = interpreters()
     cells: list[Cell] = []
     for python in PYTHONS:
         for torch in TORCHES:
-            if python not in options.python or torch not in options.torch:
-                cell = Cell(python, torch, "not run", NOT_ASKED)
-            elif python not in found:
-                cell = Cell(python, torch, "not run", f"no Python {python} on this machine")
-            else:
-                cell = run_cell(python, torch, found[python], options.wheels)
+            cell = Cell(python, torch, "not run", NOT_ASKED)
+            if python in options.python and torch in options.torch:
+                try:
+                    executable = pythons.interpreter(python, PLACE / "pythons", options.at_hand)
+                    cell = run_cell(python, torch, executable, options.wheels, options.at_hand)
+                except pythons.NotToBeHad as error:
+                    cell = Cell(python, torch, "not run", str(error))
+                shutil.rmtree(PLACE / f"{python}-{torch}", ignore_errors=True)
                 print(f"Python {python}, torch {torch}: {cell.outcome}, {cell.detail}", flush=True)
+                # After each of them, because all of them take hours.
+                text = options.page.read_text() if options.page.exists() else f"{BEGIN}\n{END}\n"
+                options.page.write_text(merge(text, [cell], options.wheels))
             cells.append(cell)
     options.page.write_text(merge(options.page.read_text(), cells, options.wheels))
     outcomes = {cell.outcome for cell in cells}
-    return int("failed" in outcomes or "passed" not in outcomes)
+    return int("failed" in outcomes or ("passed" not in outcomes and not options.at_hand))
 
 
 if __name__ == "__main__":

@@ -40,14 +40,14 @@ FUSEWHEEL_INLINE void transpose_pieces(Integers* rows) {
     low_pair[i] = first + (i & 1) + (i & 2) / 2 * lanes;
     high_pair[i] = low_pair[i] + 2;
   }
-  const Integers a = __builtin_shuffle(rows[0], rows[1], low);
-  const Integers b = __builtin_shuffle(rows[0], rows[1], high);
-  const Integers c = __builtin_shuffle(rows[2], rows[3], low);
-  const Integers d = __builtin_shuffle(rows[2], rows[3], high);
-  rows[0] = __builtin_shuffle(a, c, low_pair);
-  rows[1] = __builtin_shuffle(a, c, high_pair);
-  rows[2] = __builtin_shuffle(b, d, low_pair);
-  rows[3] = __builtin_shuffle(b, d, high_pair);
+  const Integers a = shuffle(rows[0], rows[1], low);
+  const Integers b = shuffle(rows[0], rows[1], high);
+  const Integers c = shuffle(rows[2], rows[3], low);
+  const Integers d = shuffle(rows[2], rows[3], high);
+  rows[0] = shuffle(a, c, low_pair);
+  rows[1] = shuffle(a, c, high_pair);
+  rows[2] = shuffle(b, d, low_pair);
+  rows[3] = shuffle(b, d, high_pair);
 }
 
 // Numbers of kLanes rows, one a group, as one column a lane and one vector a block.

@@ -116,7 +116,7 @@ FUSEWHEEL_INLINE Vec<float> repeat_by_four(Vec<float> from, int v) {
   for (int i = 0; i < lanes; ++i) {
     lane[i] = v * (lanes / 4) + i / 4;
   }
-  return __builtin_shuffle(from, lane);
+  return shuffle(from, lane);
 }
 
 }  // namespace fusewheel::FUSEWHEEL_ISA

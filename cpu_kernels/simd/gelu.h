@@ -15,7 +15,7 @@ struct GeluErf {
     static constexpr int kDegree = 5;
     static constexpr double kFlat = 5.55;
     static constexpr double left(double a) {
-      return __builtin_erfc(a * 0.70710678118654752440) / 2;
+      return constants::erfc(a * 0.70710678118654752440) / 2;
     }
   };
   struct Slope {
@@ -24,7 +24,7 @@ struct GeluErf {
     static constexpr double left(double a) {
       constexpr double kDensityAt0 = 0.39894228040143267794;  // 1 / sqrt(2 pi)
       a = near(a, 40);
-      return Distribution::left(a) - a * kDensityAt0 * __builtin_exp(a * a / -2);
+      return Distribution::left(a) - a * kDensityAt0 * constants::exp(a * a / -2);
     }
   };
 };
@@ -37,7 +37,7 @@ struct GeluTanh {
     static constexpr double kFlat = 5.2;
     static constexpr double left(double a) {
       a = near(a, 20);
-      return 1 / (1 + __builtin_exp(kTwice * (a + 0.044715 * a * a * a)));
+      return 1 / (1 + constants::exp(kTwice * (a + 0.044715 * a * a * a)));
     }
   };
   struct Slope {

@@ -2,6 +2,7 @@
 // coefficients a permutation of lanes picks: no exponential and no division.
 #pragma once
 
+#include "constants.h"
 #include "math.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
@@ -32,7 +33,7 @@ struct Pieces {
     double difference[kDegree + 1] = {};
     for (int k = 0; k <= kDegree; ++k) {
       constexpr double kPi = 3.14159265358979323846;
-      node[k] = __builtin_cos(kPi * (k + 0.5) / (kDegree + 1)) * (kWidth / 2.0);
+      node[k] = constants::cos(kPi * (k + 0.5) / (kDegree + 1)) * (kWidth / 2.0);
       difference[k] = Function::left(piece * static_cast<double>(kWidth) + node[k]);
     }
     for (int order = 1; order <= kDegree; ++order) {

@@ -22,8 +22,8 @@ FUSEWHEEL_INLINE void transpose(Vec<A>* rows) {
       if ((i & width) == 0) {
         const Vec<A> a = rows[i];
         const Vec<A> b = rows[i + width];
-        rows[i] = __builtin_shuffle(a, b, low);
-        rows[i + width] = __builtin_shuffle(a, b, high);
+        rows[i] = shuffle(a, b, low);
+        rows[i + width] = shuffle(a, b, high);
       }
     }
     transpose<A, width / 2>(rows);

@@ -80,6 +80,38 @@ FUSEWHEEL_INLINE Vec<A> splat(A value) {
   return value - Vec<A>{};  // exact for every value, -0 included
 }
 
+// The lanes of `from`, or of two vectors in a row, that `lanes` chooses.
+#if defined(__clang__)
+template <typename V, typename I>
+FUSEWHEEL_INLINE V shuffle(V from, I lanes) {
+  constexpr int count = sizeof(I) / sizeof(lanes[0]);
+  V to;
+  for (int i = 0; i < count; ++i) {
+    to[i] = from[lanes[i] & (count - 1)];
+  }
+  return to;
+}
+template <typename V, typename I>
+FUSEWHEEL_INLINE V shuffle(V from, V next, I lanes) {
+  constexpr int count = sizeof(I) / sizeof(lanes[0]);
+  V to;
+  for (int i = 0; i < count; ++i) {
+    const auto lane = lanes[i] & (count - 1);
+    to[i] = (lanes[i] & count) == 0 ? from[lane] : next[lane];
+  }
+  return to;
+}
+#else
+template <typename V, typename I>
+FUSEWHEEL_INLINE V shuffle(V from, I lanes) {
+  return __builtin_shuffle(from, lanes);
+}
+template <typename V, typename I>
+FUSEWHEEL_INLINE V shuffle(V from, V next, I lanes) {
+  return __builtin_shuffle(from, next, lanes);
+}
+#endif
+
 // Half types in the integers' own terms, for levels without the instruction.
 
 FUSEWHEEL_INLINE Vec<float> widen(Half half, BFloat16) {
@@ -317,7 +349,7 @@ FUSEWHEEL_INLINE A max(Vec<A> value) {
     for (int lane = 0; lane < kLanes<A>; ++lane) {
       other[lane] = lane ^ width;
     }
-    const Vec<A> swapped = __builtin_shuffle(value, other);
+    const Vec<A> swapped = shuffle(value, other);
     value = swapped > value ? swapped : value;
   }
   return value[0];

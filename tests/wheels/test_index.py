@@ -8,6 +8,7 @@ import subprocess
 import sys
 import venv
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import fusewheel
@@ -39,7 +40,11 @@ def index(tmp_path_factory):
     folder = tmp_path_factory.mktemp("index")
     for wheel in Path(built).glob("*.whl"):
         shutil.copy(wheel, folder)
-    for version in ("2.9.1", "2.11.0", "2.12.0+cu130", "2.13.0"):
+        # What retag.py makes beside it, if it was not made: pip reads tags off the name.
+        twin = wheel.name.replace("cp39-abi3", "py3-none")
+        if not (Path(built) / twin).exists():
+            shutil.copy(wheel, folder / twin)
+    for version in ("2.9.1", "2.11.0", "2.12.0+cpu", "2.12.0+cu130", "2.13.0"):
         stub_wheel(folder, "torch", version)
     stub_wheel(folder, "fusewheel_cpu", "99.0")
     return folder
@@ -92,7 +97,7 @@ def test_brings_its_kernels_and_leaves_without_a_trace(environment, extra, cuda)
     assert environment.files() == before
 
 
-@pytest.mark.parametrize("torch", ["2.11.0", "2.12.0+cu130"])
+@pytest.mark.parametrize("torch", ["2.11.0", "2.12.0+cpu", "2.12.0+cu130"])
 def test_torch_that_is_there_stays(environment, torch):
     assert environment.install(f"torch=={torch}")
     assert environment.install("fusewheel[cuda]"), environment.output
@@ -110,10 +115,21 @@ def test_another_version_of_a_kernel_wheel_does_not_fit(environment):
     assert f"depends on fusewheel-cpu=={fusewheel.__version__}" in environment.output
 
 
-@pytest.mark.parametrize("python", ["3.10", "3.14"])
-def test_resolves_on_every_python(environment, python):
-    target = ("--target", str(environment.site), "--only-binary", ":all:", "--dry-run")
-    found = environment.install("--python-version", python, *target, "fusewheel[cuda]")
-    assert found, environment.output
-    for name in THREE:
-        assert f"{name}-{fusewheel.__version__}" in environment.output.replace("_", "-")
+@pytest.mark.parametrize(
+    ("python", "abi", "tag"),
+    [
+        ("3.10", "cp310", "cp39-abi3"),
+        ("3.14", "cp314", "cp39-abi3"),
+        ("3.13", "cp313t", "py3-none"),
+        ("3.14", "cp314t", "py3-none"),
+    ],
+)
+def test_resolves_on_every_python(environment, python, abi, tag):
+    """Free-threaded Python has no stable ABI; all others prefer the wheel that says so."""
+    if abi.endswith("t") and int(metadata.version("pip").partition(".")[0]) < 25:
+        pytest.skip("this pip takes free-threaded Python for any other")
+    options = ("--only-binary", ":all:", "--dry-run", "--target", str(environment.site))
+    system = ("--implementation", "cp", "--python-version", python, "--abi", abi)
+    assert environment.install(*options, *system, "fusewheel[cuda]"), environment.output
+    for name in ("cpu", "cuda"):
+        assert f"/fusewheel_{name}-{fusewheel.__version__}-{tag}-" in environment.output

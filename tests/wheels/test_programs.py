@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import zipfile
 
 import fusewheel_cpu
@@ -95,6 +96,22 @@ def test_free_threaded_python_gets_the_wheel_without_abi3(tmp_path):
     paths = [tmp_path / name for name in names]
     assert [p.name for p in matrix.files_for("3.11", paths)] == names[:2]
     assert [p.name for p in matrix.files_for("3.13t", paths)] == [names[0], names[2]]
+
+
+def test_what_an_installer_says_is_one_line_without_addresses():
+    said = "  \u00d7 No solution\n  \u2570\u2500 Because of https://host/a\n\n hint: look"
+    assert matrix._reason(said) == "No solution Because of"
+
+
+def test_pythons_that_are_there_and_one_that_is_not(tmp_path, monkeypatch):
+    version = "{}.{}".format(*sys.version_info) + "t" * ("t" in sys.abiflags)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    (tmp_path / f"python{version}").symlink_to(sys.executable)
+    found = matrix.pythons.interpreter(version, tmp_path, at_hand=True)
+    assert subprocess.run((found, "--version"), check=False).returncode == 0
+    (tmp_path / "python9.9").symlink_to(sys.executable)  # a name is no proof
+    with pytest.raises(matrix.pythons.NotToBeHad, match=r"no Python 9\.9 on this machine"):
+        matrix.pythons.interpreter("9.9", tmp_path, at_hand=True)
 
 
 def test_bill_of_materials_names_what_is_compiled_in(tmp_path):

@@ -2,6 +2,7 @@
 // loaded once however many of them are imported (same SONAME); a copy that does get loaded twice
 // finds the namespace taken and leaves it alone instead of ending the process.
 
+#include <fusewheel/export.h>
 #include <torch/csrc/stable/library.h>
 
 #ifndef FUSEWHEEL_VERSION
@@ -102,6 +103,6 @@ const Definition definition;
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) const char* fusewheel_schema_version() {
+FUSEWHEEL_EXPORT const char* fusewheel_schema_version() {
   return FUSEWHEEL_VERSION;
 }

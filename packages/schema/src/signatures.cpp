@@ -1,6 +1,7 @@
 // Compiled into every kernel library: what its kernels take and return, for the loader to compare
 // with the schema.
 
+#include <fusewheel/export.h>
 #include <fusewheel/kernel.h>
 
 namespace fusewheel {
@@ -13,6 +14,6 @@ std::string& signatures() {
 
 }  // namespace fusewheel
 
-extern "C" __attribute__((visibility("default"))) const char* fusewheel_signatures() {
+FUSEWHEEL_EXPORT const char* fusewheel_signatures() {
   return fusewheel::signatures().c_str();
 }
