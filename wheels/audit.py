@@ -28,6 +28,8 @@ SIZE_LIMITS = {"fusewheel": MEGABYTE, "fusewheel_cpu": 2 * MEGABYTE, "fusewheel_
 TAGS = {("cp39", "abi3"), ("py3", "none")}
 NEWEST_GLIBC = (2, 28)
 KERNEL_FILES = {"__init__.py", "build.json", "py.typed"}
+# pytest loads the plug-in in every run, which must not import the rest.
+PACKAGES = {"fusewheel": ("fusewheel/", "fusewheel_pytest/")}
 # Where this machine keeps sources, compilers and headers: no error message should show it.
 FOLDERS = {str(Path(__file__).resolve().parents[1]), sys.prefix, str(Path.home()) + "/"}
 
@@ -44,7 +46,8 @@ def findings(wheel: Path) -> Iterator[str]:
     if not any(n.endswith("licenses/LICENSE") for n in names):
         yield "the licence is missing"
     libraries = {n for n in names if n.endswith((".so", ".dylib", ".dll", ".pyd"))}
-    strangers = sorted(n for n in names if not n.startswith((f"{name}/", f"{name}-")))
+    own = (*PACKAGES.get(name, (f"{name}/",)), f"{name}-")
+    strangers = sorted(n for n in names if not n.startswith(own))
     if strangers or any("__pycache__" in n for n in names):
         yield f"files that do not belong there: {strangers or 'bytecode'}"
     if name == "fusewheel":

@@ -122,6 +122,8 @@ def _is_fusable(node: Node) -> bool:
         return False
     if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace != "aten":
         return False  # has a kernel of its own
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return False  # calls bodies, which are counted
     name = _name(node)
     packet = getattr(torch.ops.aten, name, None)
     if packet is None:
