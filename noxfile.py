@@ -274,7 +274,7 @@ def sbom(session: nox.Session) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check style and types, the workflows, and the configuration of the release wheels."""
-    session.install(TORCH, "ruff", "mypy", "cibuildwheel", "nox", *WORKFLOW_TOOLS)
+    session.install(TORCH, "ruff", "mypy", "pytest", "cibuildwheel", "nox", *WORKFLOW_TOOLS)
     session.run("python", "wheels/stubs.py")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
