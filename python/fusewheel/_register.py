@@ -200,7 +200,20 @@ def _function(operator: Operator) -> type[torch.autograd.Function]:
             return tuple(differentiate(ctx.needs_input_grad, grads, arguments, saved))
 
     Function.__name__ = Function.__qualname__ = f"fusewheel_{operator.name}"
+    _leave_to_python(Function.backward)
     return Function
+
+
+def _leave_to_python(function: Callable[..., Any]) -> None:
+    """Keep Dynamo from compiling a function that a compiled one calls through the engine.
+
+    It would make a graph of the few operators in each, with guards for each call.
+    """
+    frames = torch._C._dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy"):
+        skip = frames._FrameAction.SKIP
+        strategy = frames._FrameExecStrategy(skip, skip)
+        frames.set_code_exec_strategy(function.__code__, strategy)
 
 
 def _reference_backward(operator: Operator) -> Callable[..., Any]:

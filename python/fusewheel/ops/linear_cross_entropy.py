@@ -191,7 +191,8 @@ def _scaled(unit: Tensor, grad: Tensor) -> Tensor:
     """`unit * grad`, written over `unit`, as large as the weight maybe, if it is not used again."""
     functorch = torch._C._functorch
     final = (
-        type(unit) is Tensor
+        not torch.compiler.is_compiling()  # which cannot look at the rest
+        and type(unit) is Tensor
         and not torch.is_grad_enabled()
         and not functorch.is_batchedtensor(grad)
         and not functorch.is_legacy_batchedtensor(grad)
