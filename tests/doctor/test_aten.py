@@ -12,9 +12,10 @@ from fusewheel.doctor.outcome import Status, examine
 
 OPERATORS = list(operators())
 DEAR = {"compilers", "export", "TorchScript"}
-QUICK = [c for c in COLUMNS if c.theme not in DEAR | {"processes"} and c.name != "threads"]
+USUAL = [c for c in COLUMNS if not c.slow]
+QUICK = [c for c in USUAL if c.theme not in DEAR | {"processes"} and c.name != "threads"]
 # Tracing takes long: each operator gets one of these columns, and each column some operators.
-SLOW = [c for c in COLUMNS if c.theme in DEAR]
+TRACED = [c for c in USUAL if c.theme in DEAR]
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,7 @@ SLOW = [c for c in COLUMNS if c.theme in DEAR]
 )
 def test_no_false_alarm(number: int, op: Any, arguments: tuple[Any, ...]):
     subject = doctor.subject_of(op)
-    for column in (*QUICK, SLOW[number % len(SLOW)]):
+    for column in (*QUICK, TRACED[number % len(TRACED)]):
         outcome = examine(column, doctor.cases_of(subject, [arguments]))
         assert outcome.status is not Status.FAILS, outcome
 
