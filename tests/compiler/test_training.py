@@ -157,6 +157,23 @@ def test_accumulated_gradients_and_an_optimizer(way: str, inner: str) -> None:
     assert_same(_train(way, inner) - start, expected - start)
 
 
+def test_backward_stays_python() -> None:
+    """What the engine calls while a compiled step runs is no graph of its own."""
+    called: list[str] = []
+
+    def note(gm: torch.fx.GraphModule, inputs: Any) -> Any:
+        called.extend(str(node.target) for node in gm.graph.nodes)
+        return gm
+
+    def step(x: Tensor, w: Tensor) -> None:
+        fusewheel.rms_norm(x, w).sum().backward()
+
+    x, w = torch.randn(3, 8, requires_grad=True), torch.rand(8, requires_grad=True)
+    torch.compile(step, backend=note)(x, w)
+    assert x.grad is not None
+    assert [name for name in called if "rms_norm" in name] == ["fusewheel.rms_norm"]
+
+
 @pytest.mark.parametrize("inner", INNERS)
 def test_compiled_autograd(inner: str) -> None:
     model, ids = small_model(), tokens()

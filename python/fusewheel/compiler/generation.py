@@ -8,7 +8,7 @@ products, operators with a kernel of their own, copies, and lone operations.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 import torch
 from torch.fx import GraphModule, Node
@@ -49,12 +49,17 @@ def gain(gm: GraphModule) -> float:
     """
     total = saved = 0.0
     for body in gm.modules():
-        for node in body.graph.nodes if isinstance(body, GraphModule) else ():
+        nodes = body.graph.nodes if isinstance(body, GraphModule) else ()
+        fusable = {node for node in nodes if _is_fusable(node)}
+        for node in nodes:
             seconds = _seconds(node)
             if seconds is None:
                 return 1.0
             total += seconds
-            saved += seconds if _name(node) in _CONVOLUTIONS else _passed_on(node)
+            if _name(node) in _CONVOLUTIONS:
+                saved += seconds
+            elif node in fusable:
+                saved += _passed_on(node, fusable)
     return min(saved / total, 1.0) if total else 0.0
 
 
@@ -87,12 +92,10 @@ def _flops(node: Node, name: str) -> float:
     return 0.0
 
 
-def _passed_on(node: Node) -> float:
+def _passed_on(node: Node, fusable: Set[Node]) -> float:
     """What fusing a node with the users of its result would save."""
-    if not _is_fusable(node):
-        return 0.0
     users = list(_users(node))
-    fused = sum(map(_is_fusable, users))
+    fused = sum(user in fusable for user in users)
     if not fused:
         return 0.0
     size = sum(bytes_of(tensor) or 0 for tensor in tensors_in(value_of(node)))

@@ -116,42 +116,35 @@ def _run(models: Sequence[tuple[Path, Tensors]]) -> list[Tensors]:
         raise Finding(traps.CPP, str(error)[-600:]) from error
 
 
-def _place(results: Callable[[Sequence[Case]], list[Tensors]], trap: Trap) -> Elsewhere:
-    return Elsewhere(results, lambda case, got: same(got, case.results(), trap))
+def _column(
+    name: str,
+    title: str,
+    results: Callable[[Sequence[Case]], list[Tensors]],
+    values: Trap,
+    errors: Trap,
+) -> Column:
+    place = Elsewhere(results, lambda case, got: same(got, case.results(), values))
+    return Column(name, THEME, title, place.check, most=1, slow=True, trap=errors, elsewhere=place)
 
 
-_PYTHON = _place(_in_python, traps.COMPILED_VALUES)
-_TORCHSCRIPT = _place(_torchscript_in_cpp, traps.CPP)
-_PACKAGE = _place(_package_in_cpp, traps.CPP)
 COLUMNS = (
-    Column(
+    _column(
         "AOTInductor",
-        THEME,
         "a package, loaded and run twice",
-        _PYTHON.check,
-        most=1,
-        slow=True,
-        trap=traps.EXPORT,
-        elsewhere=_PYTHON,
+        _in_python,
+        traps.COMPILED_VALUES,
+        traps.EXPORT,
     ),
-    Column(
+    _column(
         "C++ TorchScript",
-        THEME,
         "a TorchScript file, run by a program without Python",
-        _TORCHSCRIPT.check,
-        most=1,
-        slow=True,
-        trap=traps.CPP,
-        elsewhere=_TORCHSCRIPT,
+        _torchscript_in_cpp,
+        *(traps.CPP, traps.CPP),
     ),
-    Column(
+    _column(
         "C++ package",
-        THEME,
         "a package of AOTInductor, run by a program without Python",
-        _PACKAGE.check,
-        most=1,
-        slow=True,
-        trap=traps.CPP,
-        elsewhere=_PACKAGE,
+        _package_in_cpp,
+        *(traps.CPP, traps.CPP),
     ),
 )
