@@ -272,9 +272,11 @@ def test_peak_memory(name: str, reduction: str):
             check=True,
         )
         grown[function] = json.loads(done.stdout)
-    # Not even all logits, and eager has them three times.
-    assert grown["eager"] > 2 * 4096 * 8192 * dtype.itemsize
-    assert grown["fused"] < 0.15 * grown["eager"], grown
+    # Never all logits at once, where eager has them three times. No closer: what the C library's
+    # allocator keeps, and the code that is paged in, differ from machine to machine.
+    logits = 4096 * 8192 * dtype.itemsize
+    assert grown["fused"] < logits, grown
+    assert grown["eager"] > 2 * logits, grown
 
 
 def test_unknown_reduction_is_refused():
