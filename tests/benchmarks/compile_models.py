@@ -8,26 +8,32 @@ from __future__ import annotations
 
 import argparse
 import functools
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from benchmarks.compile_worker import EAGER, INDUCTOR, MODES, OVER_INDUCTOR, Sizes, Spec
-from benchmarks.goals import PEAK, judged, model_goals
+from benchmarks.compile_way import Remote, Way
+from benchmarks.compile_worker import (
+    CASES,
+    EAGER,
+    INDUCTOR,
+    INT4,
+    INT4_INT8,
+    MODES,
+    OVER_INDUCTOR,
+    Sizes,
+    Spec,
+)
+from benchmarks.goals import PEAK, judged, model_goals, quantized_goals
 from benchmarks.results import Cell
 from benchmarks.tables import Column, Panels, Table, met, wrapped
-from fusewheel.demo.child import Child, ChildError
+from fusewheel.demo.child import Child
 from fusewheel.demo.measure import environment
 from fusewheel.demo.settings import Settings
 
-CASES = ("prefill", "decode", "train")
 SIZES = Sizes()
-LONG_S = 20.0
 
 # Without weights of its own: 0.3 billion random ones. The vocabulary is that of Llama 3.
 LLAMA = {
@@ -44,78 +50,7 @@ LLAMA = {
 MODELS: dict[str, dict[str, Any] | None] = {"SmolLM2-135M": None, "Llama-0.3B": LLAMA}
 
 
-class TooLong(Exception):
-    """A first run did not end in time."""
-
-
-class Remote(Protocol):
-    """A worker process."""
-
-    def call(self, method: str, *args: Any, waiting: Callable[[], None] = ...) -> Any:
-        """Execute one method there."""
-
-    def close(self) -> None:
-        """End it."""
-
-
 Start = Callable[[Spec, Path], Remote]
-
-
-@dataclass
-class Way:
-    """One mode of one model: its process and what it took in the current case."""
-
-    mode: str
-    remote: Remote
-    note: str = ""
-    first: float = 0.0
-    peak: int = 0
-    seconds: list[float] = field(default_factory=list)
-
-    def begin(self, case: str, limit: float) -> None:
-        """The first run, in which a mode compiles, one for the peak of the memory, one after that.
-
-        Runs that take long are timed at once: what happens in a first run is nothing beside them.
-        """
-        self.first, self.peak, self.seconds = 0.0, 0, []
-        if self.note:
-            return
-        end = time.monotonic() + limit
-
-        def check() -> None:
-            if time.monotonic() > end:
-                raise TooLong
-
-        try:
-            self.first, self.peak = self.remote.call("measured", case, waiting=check)
-            if self.mode == EAGER and self.first > LONG_S:
-                self.seconds = [self.first]
-                return
-            seconds, self.peak = self.remote.call("measured", case, waiting=check)
-            if seconds > LONG_S:
-                self.seconds = [seconds]
-                return
-            # What is timed must not pay for memory that was given back.
-            self.remote.call("run", case, waiting=check)
-        except (TooLong, ChildError) as error:
-            late = f"the first run of {case} took more than {limit:g} s"
-            self.note = late if isinstance(error, TooLong) else f"{case} failed: {error}"
-            self.remote.close()
-
-    def again(self, case: str, limit: float) -> None:
-        """One more run, unless those so far took too long."""
-        if self.note or (self.seconds and sum(self.seconds) > limit):
-            return
-        try:
-            self.seconds.append(self.remote.call("run", case))
-        except ChildError as error:
-            self.note = f"{case} failed: {error}"
-            self.remote.close()
-
-    @property
-    def median(self) -> float | None:
-        """The median of the runs, None where there is none."""
-        return statistics.median(self.seconds) if self.seconds else None
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -141,6 +76,7 @@ def cells(options: argparse.Namespace) -> Iterator[Cell]:
                     specs = [
                         Spec(mode, dtype, threads, bundle, MODELS[model] or {}, SIZES)
                         for mode in options.modes
+                        if any(MODES[mode].takes(case, dtype) for case in options.cases)
                     ]
                     # Empty caches, so that compile times are those of a first run.
                     caches = Path(tempfile.mkdtemp(dir=folder))
@@ -151,9 +87,12 @@ def measure(
     model: str, specs: Sequence[Spec], options: argparse.Namespace, start: Start, folder: Path
 ) -> Iterator[Cell]:
     """The cells of one model in one dtype with one number of threads."""
-    ways = [Way(spec.mode, start(spec, folder)) for spec in specs]
+    all_ways = [Way(spec.mode, start(spec, folder)) for spec in specs]
     try:
         for case in options.cases:
+            ways = [way for way in all_ways if MODES[way.mode].takes(case, specs[0].dtype)]
+            if not ways:
+                continue
             for way in ways:
                 _say(f"{model}, {specs[0].dtype}, threads: {specs[0].threads}: {way.mode}, {case}")
                 way.begin(case, options.first_limit)
@@ -164,7 +103,7 @@ def measure(
                     way.again(case, options.limit)
             yield from _cells(model, case, specs[0], ways, options.repeats)
     finally:
-        for way in ways:
+        for way in all_ways:
             if not way.note:
                 way.remote.close()
 
@@ -179,7 +118,7 @@ def _cells(model: str, case: str, spec: Spec, ways: Sequence[Way], repeats: int)
         reached = {baseline: seconds / own for baseline, seconds in baselines.items()}
         if INDUCTOR in peaks and way.mode in peaks:
             reached[PEAK] = peaks[INDUCTOR] / peaks[way.mode]
-        goals = {} if way.mode in (EAGER, INDUCTOR) else model_goals(case, spec.dtype)
+        goals = _goals(way.mode, case, spec.dtype)
         compiling = way.first - own * calls if way.mode != EAGER and way.seconds else 0.0
         few = f"{len(way.seconds)} of {repeats} runs" if 0 < len(way.seconds) < repeats else ""
         yield Cell(
@@ -196,6 +135,12 @@ def _cells(model: str, case: str, spec: Spec, ways: Sequence[Way], repeats: int)
             compiling=max(0.0, compiling),
             note=way.note or few,
         )
+
+
+def _goals(mode: str, case: str, dtype: str) -> dict[str, float]:
+    if mode in (EAGER, INDUCTOR):
+        return {}
+    return quantized_goals(case) if MODES[mode].quantizing else model_goals(case, dtype)
 
 
 def _bundle(folder: Path) -> str:
@@ -247,7 +192,9 @@ def notes(options: argparse.Namespace) -> str:
         f"row; `train`: forward, backward and SGD on {rows} x {length} tokens, where the compiled "
         "function returns the loss and no logits. `fusewheel`: without options, which for these "
         f"models is without a code generator; `{OVER_INDUCTOR}`: with Inductor behind it, `inner` "
-        'is `"inductor"`. `MiB`: the most resident memory of the '
+        f'is `"inductor"`. `{INT4}`: `fusewheel` with weights of 4 bits in groups of 32, and '
+        f"`{INT4_INT8}`: with activations rounded to 8 bits as well; their baselines have the "
+        "weights in float32. `MiB`: the most resident memory of the "
         "process in a run, after compiling. `compile`: what the first run takes beyond the median, "
         f"with empty caches, in seconds. A mode is timed {options.repeats} times in a case, and "
         f"not again after {options.limit:g} s of it; a first run is given up after "

@@ -3,22 +3,45 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import fusewheel
 import torch
 from fusewheel.demo import memory
 from fusewheel.demo.weights import BUNDLE_FILE
 
 EAGER, INDUCTOR, FUSEWHEEL, OVER_INDUCTOR = "eager", "inductor", "fusewheel", "over inductor"
-# What `torch.compile` is given.
-MODES: dict[str, dict[str, Any] | None] = {
-    EAGER: None,
-    INDUCTOR: {"backend": "inductor"},
-    FUSEWHEEL: {"backend": "fusewheel"},
-    OVER_INDUCTOR: {"backend": "fusewheel", "options": {"inner": "inductor"}},
+INT4, INT4_INT8 = "int4", "int4-int8"
+CASES = ("prefill", "decode", "train")
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way to run a model.
+
+    Attributes:
+        compiling: what `torch.compile` is given; None for eager.
+        quantizing: what `fusewheel.quantize_` is given; None leaves the weights as they are.
+    """
+
+    compiling: Mapping[str, Any] | None
+    quantizing: Mapping[str, Any] | None = None
+
+    def takes(self, case: str, dtype: str) -> bool:
+        """Whether it has this case: quantised weights stand beside those in float32, untrained."""
+        return self.quantizing is None or (case != "train" and dtype == "float32")
+
+
+MODES = {
+    EAGER: Mode(None),
+    INDUCTOR: Mode({"backend": "inductor"}),
+    FUSEWHEEL: Mode({"backend": "fusewheel"}),
+    OVER_INDUCTOR: Mode({"backend": "fusewheel", "options": {"inner": "inductor"}}),
+    INT4: Mode({"backend": "fusewheel"}, {"kind": "int4"}),
+    INT4_INT8: Mode({"backend": "fusewheel"}, {"kind": "int4", "dynamic": True}),
 }
 
 _LEARNING_RATE = 1e-5
@@ -63,8 +86,10 @@ class Worker:
 
     def __init__(self, spec: Spec) -> None:
         torch.set_num_threads(spec.threads)
-        self._sizes, self._settings = spec.sizes, MODES[spec.mode]
+        self._sizes, self._mode = spec.sizes, MODES[spec.mode]
         self._model = _load(spec)
+        if self._mode.quantizing is not None:
+            fusewheel.quantize_(self._model, **self._mode.quantizing)
         self._call = self._compiled(self._model)
         self._step = self._compiled(lambda ids: self._model(ids, labels=ids, use_cache=False).loss)
         # No state of its own: what is kept beside weights and gradients is the model's.
@@ -79,10 +104,10 @@ class Worker:
         self._cache = self._new_cache(getattr(torch, spec.dtype))
 
     def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        if self._settings is None:
+        if self._mode.compiling is None:
             return function
         # Every case has one shape, so nothing is compiled with dynamic sizes.
-        return torch.compile(function, dynamic=False, **self._settings)
+        return torch.compile(function, dynamic=False, **self._mode.compiling)
 
     def _new_cache(self, dtype: torch.dtype) -> Any:
         from transformers import StaticCache

@@ -6,11 +6,24 @@ import argparse
 import math
 import pickle
 
+import fusewheel
 import pytest
 import torch
 from benchmarks import cli, compile_models, results
-from benchmarks.compile_models import CASES, MODELS, measure
-from benchmarks.compile_worker import EAGER, FUSEWHEEL, INDUCTOR, MODES, OVER_INDUCTOR, Sizes, Spec
+from benchmarks.compile_models import MODELS, measure
+from benchmarks.compile_worker import (
+    CASES,
+    EAGER,
+    FUSEWHEEL,
+    INDUCTOR,
+    INT4,
+    INT4_INT8,
+    MODES,
+    OVER_INDUCTOR,
+    Mode,
+    Sizes,
+    Spec,
+)
 from benchmarks.goals import EAGER as GOAL_EAGER
 from benchmarks.goals import INDUCTOR as GOAL_INDUCTOR
 from benchmarks.goals import PEAK, model_goals
@@ -43,9 +56,14 @@ def worker(mode, **settings):
     return pickle.loads(pickle.dumps(Spec(mode, "float32", 1, None, TINY, SIZES))).open()
 
 
+def without_generator(monkeypatch, mode):
+    """What a larger model gets without asking."""
+    settings = {"backend": "fusewheel", "options": {"inner": "none"}}
+    monkeypatch.setitem(MODES, mode, Mode(settings, MODES[mode].quantizing))
+
+
 def test_the_cases_of_a_compiled_model_are_those_of_eager(monkeypatch):
-    # What a larger model gets without asking.
-    monkeypatch.setitem(MODES, FUSEWHEEL, {"backend": "fusewheel", "options": {"inner": "none"}})
+    without_generator(monkeypatch, FUSEWHEEL)
     torch._dynamo.reset()
     counters.clear()
     eager, compiled = worker(EAGER), worker(FUSEWHEEL)
@@ -58,6 +76,17 @@ def test_the_cases_of_a_compiled_model_are_those_of_eager(monkeypatch):
     assert counters["stats"]["unique_graphs"] == 3 and not counters["graph_break"]
     assert all(w.run(case) > 0 for w in (eager, compiled) for case in CASES)
     assert min(eager.measured("prefill")) >= 0
+
+
+@pytest.mark.parametrize("mode", [INT4, INT4_INT8])
+def test_weights_of_four_bits(monkeypatch, mode):
+    without_generator(monkeypatch, mode)
+    model = worker(mode)
+    assert isinstance(model._model.lm_head, fusewheel.quantization.LinearInt4)
+    assert model._model.lm_head.dynamic == (mode == INT4_INT8)
+    assert model._prefill().isfinite().all() and model.run("decode") > 0
+    assert [MODES[mode].takes(case, "float32") for case in CASES] == [True, True, False]
+    assert not MODES[mode].takes("decode", "bfloat16")
 
 
 def test_weights_come_from_the_bundle(tmp_path):
@@ -114,7 +143,6 @@ def test_figures_of_a_case(tmp_path):
     }
     cells, log = run(tmp_path, remotes)
     eager, inductor, fused, over = cells
-    assert [c.name for c in cells] == list(MODES)
     assert [c.seconds for c in cells] == [2.0, 1.5, 1.0, 3.0]  # a step of decoding
     assert [c.compiling for c in cells] == [0.0, 60.0, 40.0, 5.0]
     assert fused.goals == {"1.2x inductor": True} and over.goals == {"1.2x inductor": False}
@@ -122,9 +150,17 @@ def test_figures_of_a_case(tmp_path):
     assert eager.is_baseline and inductor.is_baseline and not over.is_baseline
     assert fused.peaks[OVER_INDUCTOR] == 80 and {c.note for c in cells} == {""}
     # One after the other in the first runs, then in turns that begin elsewhere each time.
-    assert log[:12] == [mode for mode in MODES for _ in range(3)] and log[12:16] == list(MODES)
+    assert log[:12] == [mode for mode in remotes for _ in range(3)] and log[12:16] == list(remotes)
     assert log[16:20] == [INDUCTOR, FUSEWHEEL, OVER_INDUCTOR, EAGER]
     assert all(remote.closed == 1 for remote in remotes.values())
+
+
+def test_quantised_weights_have_goals_and_cases_of_their_own(tmp_path):
+    remotes = {INDUCTOR: Remote(3.0), FUSEWHEEL: Remote(3.0), INT4: Remote(1.0)}
+    cells, _ = run(tmp_path, remotes, cases=["train", "decode"])
+    assert [c.name for c in cells] == [INDUCTOR, FUSEWHEEL, *remotes]
+    assert cells[-1].goals == {"3x inductor": True}
+    assert run(tmp_path, {INT4: Remote(1.0)}, cases=["train"]) == ([], [])
 
 
 def test_half_of_the_memory(tmp_path):
