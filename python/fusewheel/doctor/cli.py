@@ -62,7 +62,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--samples", help="module:function that gives argument tuples; it imports the operator")
     add("--import", dest="imports", nargs="*", default=[], help="modules to import first")
     add("--columns", nargs="*", default=[], help="only these columns")
-    add("--slow", action="store_true", help="also what takes a C++ compiler, gigabytes or several processes")
+    add(
+        "--slow",
+        action="store_true",
+        help="also what takes a compiler, gigabytes or processes",
+    )
     add("--timeout", type=float, default=120.0, help="seconds for each column (120)")
     add("--json", type=Path, help="write the report there as JSON")
     add("--markdown", type=Path, help="write the report there as Markdown")

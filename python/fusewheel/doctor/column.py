@@ -63,8 +63,8 @@ class Column:
         check: returns if a case passes; raises `Finding`, `Refused` or `NotApplicable`, and
             whatever the operator raises.
         most: how many cases are enough, the smallest first; 0 stands for all.
-        slow: whether it takes a compiler, gigabytes or several processes, and so is left out unless it
-            is asked for.
+        slow: whether it takes a compiler, gigabytes or several processes, and so is left out unless
+            it is asked for.
         trap: what an error is a sign of that says nothing itself.
         elsewhere: where `check` runs the operator, if many cases can share that place.
     """

@@ -57,7 +57,7 @@ def page(
     names = [operator.name for operator in ops.operators()]
     for name, column in itertools.product(names, TABLE):
         if column not in chosen and (name, column.name) not in known:
-            raise ValueError(f"doctor: the page has no column '{column.name}' of {name}: run it too")
+            raise ValueError(f"doctor: the page has no '{column.name}' of {name}: run it too")
     # A pool of threads does not survive the fork that a column tries.
     torch.set_num_threads(1)
     for done, column in enumerate(chosen):
