@@ -292,12 +292,16 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def conformance(session: nox.Session) -> None:
-    """Try every operator in every part of PyTorch and write docs/conformance.md (slow)."""
+    """Try every operator in every part of PyTorch and write docs/conformance.md (slow).
+
+    `-- --columns DTensor FSDP2` tries these and leaves the others on the page as they are.
+    """
     wheels = _build(session)
     local = _local(wheels, "fusewheel", "fusewheel-cpu")
     session.install(TORCH, "expecttest", "numpy", *local)
     page = ROOT / "docs" / "conformance.md"
-    _as_user(session, "-m", "fusewheel", "doctor", "--conformance", str(page))
+    arguments = ("doctor", "--conformance", str(page), *session.posargs)
+    _as_user(session, "-m", "fusewheel", *arguments)
 
 
 @nox.session

@@ -6,7 +6,7 @@ operator:
 * `Autograd`: an `autograd.Function` around the kernel. Where an input carries a forward-mode
   tangent the reference runs instead, so that the tangent is not lost.
 * `FuncTorchDynamicLayerFrontMode`: under `torch.func` the reference runs, which every transform
-  understands.
+  understands; under `vmap` the operator once, where it can take all samples (`_batching.py`).
 * `CompositeExplicitAutograd`: a device without a kernel library runs the reference.
 * `ADInplaceOrView`: an operator that writes an argument bumps its version, or gradients that saved
   the old value would silently be wrong.
@@ -29,6 +29,7 @@ from torch.utils import checkpoint
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from fusewheel._autocast import autocast_kernel
+from fusewheel._batching import transform_kernel
 from fusewheel._operator import Arguments, Operator
 
 _library = torch.library.Library("fusewheel", "IMPL")
@@ -49,7 +50,7 @@ def register(operator: Operator) -> None:
     torch.library.register_fake(f"fusewheel::{name}", _completed(operator, _fake), lib=_library)
     kernels: dict[str, Callable[[Operator], Callable[..., Any]]] = {
         "Autograd": _autograd_kernel,
-        "FuncTorchDynamicLayerFrontMode": lambda operator: operator.reference,
+        "FuncTorchDynamicLayerFrontMode": transform_kernel,
         "CompositeExplicitAutograd": _fallback,
         **dict.fromkeys(_REFUSED_KEYS, _refusal),
     }

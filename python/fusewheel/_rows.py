@@ -38,6 +38,17 @@ def check_same(op: str, name: str, other: Tensor, x: Tensor) -> None:
     )
 
 
+def check_matrix(op: str, name: str, weight: Tensor) -> None:
+    """Refuses the weight of a linear layer that is no matrix."""
+    torch._check(
+        weight.dim() == 2,
+        lambda: (
+            f"{op}: {name} must be a matrix [out features, in features], "
+            f"got shape {list(weight.shape)}"
+        ),
+    )
+
+
 def empty_statistic(x: Tensor) -> Tensor:
     """One value for every row."""
     return x.new_empty(x.shape[:-1], dtype=compute_dtype(x))

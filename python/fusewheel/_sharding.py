@@ -55,10 +55,20 @@ def places(arguments: Sequence[Any], where: Mapping[int, Place]) -> tuple[Place 
     )
 
 
-def elementwise(outputs: int = 1) -> Rule:
-    """Operands that broadcast, and results of the broadcast shape: cut along any dimension."""
+@dataclass(frozen=True)
+class Elementwise:
+    """The rule of operands that broadcast, and results of the broadcast shape: cut along any
+    dimension.
 
-    def rule(*arguments: Any) -> Iterator[Layout]:
+    Attributes:
+        outputs: how many results there are.
+        sums: places of the arguments of which the result is a sum then.
+    """
+
+    outputs: int = 1
+    sums: tuple[tuple[Place, ...], ...] = ()
+
+    def __call__(self, *arguments: Any) -> Iterator[Layout]:
         shapes = {i: tuple(a.shape) for i, a in enumerate(arguments) if is_tensor(a)}
         size = torch.broadcast_shapes(*shapes.values())
         for dim in range(-len(size), 0):
@@ -69,9 +79,9 @@ def elementwise(outputs: int = 1) -> Rule:
                 for i, shape in shapes.items()
                 if len(shape) >= -dim and shape[dim] != 1
             }
-            yield Layout(places(arguments, where), (len(size) + dim,) * outputs)
-
-    return rule
+            yield Layout(places(arguments, where), (len(size) + dim,) * self.outputs)
+        for inputs in self.sums:
+            yield Layout(inputs, (PARTIAL,) * self.outputs)
 
 
 def row_wise(along: Sequence[int], outputs: Sequence[Literal["rows", "sum"]]) -> Rule:

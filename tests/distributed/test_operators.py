@@ -18,6 +18,8 @@ from torch import Tensor
 
 GRADIENTS = 2
 """Samples whose gradients are compared."""
+LARGEST = 4000
+"""Elements of the sample whose second derivatives are."""
 
 
 @pytest.mark.parametrize("pieces", (2, 4))
@@ -31,6 +33,11 @@ def test_any_placement(name: str, passed):
     passed(f"{name}, any")
 
 
+@pytest.mark.parametrize("name", [operator.name for operator in ops.operators()])
+def test_second_derivatives(name: str, passed):
+    passed(f"{name}, second")
+
+
 def checks() -> Iterator[Check]:
     from torch.distributed.tensor import init_device_mesh
 
@@ -41,6 +48,7 @@ def checks() -> Iterator[Check]:
         yield f"{operator.name}, 2", partial(check, operator, mesh["inner"], 8)
         yield f"{operator.name}, 4", partial(check, operator, four, 1)
         yield f"{operator.name}, any", partial(check_any, operator, mesh)
+        yield f"{operator.name}, second", partial(check_second, operator, mesh["inner"])
 
 
 def check(operator: Operator, mesh: Any, count: int) -> None:
@@ -98,15 +106,18 @@ def check_gradients(operator, mesh, arguments, layout, what) -> None:
         distribute(a, mesh, place) if isinstance(a, Tensor) else a
         for a, place in zip(arguments, layout.inputs, strict=True)
     )
-    got = gradients(operator, given, spread)
-    expected = gradients(operator, arguments, lambda seed, output: seed)
+    got, _ = gradients(operator, given, spread)
+    expected, _ = gradients(operator, arguments, lambda seed, output: seed)
     for k, (a, b) in enumerate(zip(got, expected, strict=True)):
         assert (a is None) == (b is None), f"{what}, gradient {k}"
         if b is not None:
             assert_as_good_as_eager(a.full_tensor(), b, b, f"{what}, gradient {k}")
 
 
-def gradients(operator: Operator, arguments: tuple, seed: Any) -> tuple[Tensor, ...]:
+def gradients(
+    operator: Operator, arguments: tuple, seed: Any, create_graph: bool = False
+) -> tuple[tuple[Tensor | None, ...], list[Tensor]]:
+    """Of random multiples of the outputs, and the tensors they belong to."""
     wanted = [
         i
         for i, a in enumerate(arguments)
@@ -117,11 +128,54 @@ def gradients(operator: Operator, arguments: tuple, seed: Any) -> tuple[Tensor, 
         for i, a in enumerate(arguments)
     )
     outputs = [o for o in run(operator, leaves) if o.requires_grad]
+    inputs = [leaves[i] for i in wanted]
     if not outputs:
-        return ()
+        return (), inputs
     make = Make(torch.float64, seed=62)
     seeds = [seed(make(*o.shape), o) for o in outputs]
-    return torch.autograd.grad(outputs, [leaves[i] for i in wanted], seeds, allow_unused=True)
+    found = torch.autograd.grad(
+        outputs, inputs, seeds, allow_unused=True, create_graph=create_graph
+    )
+    return found, inputs
+
+
+def check_second(operator: Operator, mesh: Any) -> None:
+    """Derivatives of the gradients, of a small sample."""
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    def spread(seed, output):
+        return distribute_tensor(seed, mesh, [Replicate()], src_data_rank=None)
+
+    samples = operator.samples(Make(torch.float64, seed=64))
+    arguments = next(a for a in samples if 8 <= elements(a) <= LARGEST)
+    whole = Layout(places(arguments, {}), (REPLICATE,) * outputs_of(operator))
+    expected = second_derivatives(operator, arguments, lambda seed, output: seed)
+    for layout in (whole, *operator.sharding(*arguments)):
+        if possible(layout, arguments, mesh.size()):
+            what = f"{operator.name}, {layout}"
+            given = tuple(
+                distribute(a, mesh, place) if isinstance(a, Tensor) else a
+                for a, place in zip(arguments, layout.inputs, strict=True)
+            )
+            got = second_derivatives(operator, given, spread)
+            for k, (a, b) in enumerate(zip(got, expected, strict=True)):
+                assert (a is None) == (b is None), f"{what}, gradient {k}"
+                if b is not None:
+                    assert_as_good_as_eager(a.full_tensor(), b, b, f"{what}, gradient {k}")
+
+
+def elements(arguments: tuple) -> int:
+    return sum(a.numel() for a in arguments if isinstance(a, Tensor))
+
+
+def second_derivatives(operator: Operator, arguments: tuple, seed: Any) -> tuple:
+    first, wanted = gradients(operator, arguments, seed, create_graph=True)
+    first = [g for g in first if g is not None and g.requires_grad]
+    if not first:
+        return ()
+    make = Make(torch.float64, seed=65)
+    seeds = [seed(make(*g.shape), g) for g in first]
+    return torch.autograd.grad(first, wanted, seeds, allow_unused=True)
 
 
 def check_any(operator: Operator, mesh: Any) -> None:

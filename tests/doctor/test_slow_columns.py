@@ -19,7 +19,7 @@ def told(column: str, op, *arguments) -> Outcome:
 
 
 def test_they_have_to_be_asked_for():
-    left_out = {"AOTInductor", "C++ TorchScript", "C++ package", "huge"}
+    left_out = {"AOTInductor", "C++ TorchScript", "C++ package", "huge", "DTensor", "FSDP2"}
     quick, every = doctor.columns_named(), doctor.columns_named(slow=True)
     assert {c.name for c in every} - {c.name for c in quick} == left_out
     assert [c.name for c in doctor.columns_named(["huge"])] == ["huge"]

@@ -9,10 +9,11 @@ import pytest
 import torch
 from fusewheel import ops
 from fusewheel._operator import Operator
+from fusewheel.doctor import conformance
 from fusewheel.doctor.column import Column
 from fusewheel.doctor.columns import COLUMNS
-from fusewheel.doctor.conformance import TABLE, cases, outcomes
-from fusewheel.doctor.outcome import Status, examine
+from fusewheel.doctor.conformance import TABLE, cases, outcomes, page, read, render
+from fusewheel.doctor.outcome import Outcome, Status, examine
 
 IN_PROCESS = [column for column in COLUMNS if column.elsewhere is None and not column.slow]
 ELSEWHERE = [column for column in COLUMNS if column.elsewhere is not None and not column.slow]
@@ -58,3 +59,26 @@ def test_the_page_has_every_operator_and_every_column():
         assert [row[0].strip(" `") for row in rows] == names
         assert {cell.split()[0] for row in rows for cell in row[1:]} <= {"yes", "refuses", "-"}
     assert columns == [column.name for column in TABLE]
+
+
+def test_a_page_is_written_in_parts(monkeypatch: pytest.MonkeyPatch):
+    text = re.sub(r"(?<=with torch )[^;]+", torch.__version__, PAGE.read_text())
+    found = read(text)
+    names = [operator.name for operator in ops.operators()]
+    assert render({name: [found[name, c.name] for c in TABLE] for name in names}) == text
+    failed = Outcome("eager", "eager", Status.FAILS, "an error", "a mistake")
+    monkeypatch.setattr(conformance, "outcomes", lambda column: [failed] * len(names))
+    threads = torch.get_num_threads()
+    try:
+        changed = page(columns=["eager"], before=text)
+    finally:
+        torch.set_num_threads(threads)
+    for (name, column), outcome in read(changed).items():
+        if column == "eager":
+            assert (outcome.status, outcome.reason) == (Status.FAILS, "a mistake an error")
+        else:
+            assert outcome == found[name, column]
+    with pytest.raises(ValueError, match="has no 'threads' of"):
+        page(columns=["eager"], before=text.replace("| threads |", "| no column |"))
+    with pytest.raises(ValueError, match="not written with torch"):
+        page(columns=["eager"], before=PAGE.read_text().replace("with torch ", "with torch 1."))

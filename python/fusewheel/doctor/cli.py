@@ -20,7 +20,11 @@ def main(arguments: Sequence[str]) -> int:
     parser = _parser()
     given = parser.parse_args(arguments)
     if given.conformance is not None:
-        text = page(doctor.bar)
+        before = given.conformance.read_text() if given.columns else ""
+        try:
+            text = page(doctor.bar, given.columns, before)
+        except ValueError as error:
+            parser.error(str(error))
         given.conformance.write_text(text)
         return 1 if MARKS[doctor.Status.FAILS] in text.split("##", 1)[1] else 0
     if given.operator is None or given.samples is None:
@@ -58,9 +62,18 @@ def _parser() -> argparse.ArgumentParser:
     add("--samples", help="module:function that gives argument tuples; it imports the operator")
     add("--import", dest="imports", nargs="*", default=[], help="modules to import first")
     add("--columns", nargs="*", default=[], help="only these columns")
-    add("--slow", action="store_true", help="also what takes a C++ compiler, or gigabytes")
+    add(
+        "--slow",
+        action="store_true",
+        help="also what takes a compiler, gigabytes or processes",
+    )
     add("--timeout", type=float, default=120.0, help="seconds for each column (120)")
     add("--json", type=Path, help="write the report there as JSON")
     add("--markdown", type=Path, help="write the report there as Markdown")
-    add("--conformance", type=Path, help="write the matrix of fusewheel's own operators there")
+    add(
+        "--conformance",
+        type=Path,
+        help="write the matrix of fusewheel's own operators there; with --columns only these are "
+        "run, and the others stay as they are",
+    )
     return parser

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from fusewheel.doctor.case import Case, Tensors
+from fusewheel.doctor.case import Case
 from fusewheel.doctor.traps import ERROR, Trap
 
 
@@ -39,12 +40,12 @@ class Elsewhere:
     """Another place where operators run, of which starting is what costs: many cases share one.
 
     Attributes:
-        results: those of every case, in the order in which a `Case` gives them.
-        agrees: returns if the results from there are right for a case; raises `Finding`.
+        results: what is brought back from there for every case.
+        agrees: returns if that is right for a case; raises what a column's check raises.
     """
 
-    results: Callable[[Sequence[Case]], list[Tensors]]
-    agrees: Callable[[Case, Tensors], None]
+    results: Callable[[Sequence[Case]], Sequence[Any]]
+    agrees: Callable[[Case, Any], None]
 
     def check(self, case: Case) -> None:
         """That of a column, which has one case."""
@@ -62,7 +63,8 @@ class Column:
         check: returns if a case passes; raises `Finding`, `Refused` or `NotApplicable`, and
             whatever the operator raises.
         most: how many cases are enough, the smallest first; 0 stands for all.
-        slow: whether it takes a compiler or gigabytes, and so is left out unless it is asked for.
+        slow: whether it takes a compiler, gigabytes or several processes, and so is left out unless
+            it is asked for.
         trap: what an error is a sign of that says nothing itself.
         elsewhere: where `check` runs the operator, if many cases can share that place.
     """

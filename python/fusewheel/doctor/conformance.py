@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
 from fusewheel import ops
 from fusewheel._operator import Make, Operator
+from fusewheel.doctor import columns_named
 from fusewheel.doctor.case import Case, Subject
 from fusewheel.doctor.column import Column
 from fusewheel.doctor.columns import COLUMNS
@@ -34,30 +36,71 @@ def cases(operator: Operator, dtype: torch.dtype = torch.float32, seed: int = 30
     return small or [min(found, key=lambda case: case.size)]
 
 
-def page(progress: Callable[[int, int, str], None] | None = None) -> str:
+def page(
+    progress: Callable[[int, int, str], None] | None = None,
+    columns: Sequence[str] = (),
+    before: str = "",
+) -> str:
     """Runs every column over every operator, in this process, and writes what came out.
 
     Args:
         progress: called with the number of columns done, the number of all, and the next's name.
+        columns: the names of those to run; by default all.
+        before: the page as it was, from which the other columns are taken.
+
+    Raises:
+        ValueError: a column is unknown, or one that is not run is not on that page for every
+            operator, or the page was written with another torch.
     """
+    chosen = columns_named(columns) if columns else TABLE
+    known = read(before) if columns else {}
+    names = [operator.name for operator in ops.operators()]
+    for name, column in itertools.product(names, TABLE):
+        if column not in chosen and (name, column.name) not in known:
+            raise ValueError(f"doctor: the page has no '{column.name}' of {name}: run it too")
     # A pool of threads does not survive the fork that a column tries.
     torch.set_num_threads(1)
-    found = []
-    for done, column in enumerate(TABLE):
+    for done, column in enumerate(chosen):
         if progress is not None:
-            progress(done, len(TABLE), column.name)
-        found.append(outcomes(column))
+            progress(done, len(chosen), column.name)
+        for name, outcome in zip(names, outcomes(column), strict=True):
+            known[name, column.name] = outcome
     if progress is not None:
-        progress(len(TABLE), len(TABLE), "")
-    names = [operator.name for operator in ops.operators()]
-    return render(dict(zip(names, map(list, zip(*found, strict=True)), strict=True)))
+        progress(len(chosen), len(chosen), "")
+    return render({name: [known[name, column.name] for column in TABLE] for name in names})
+
+
+def read(text: str) -> dict[tuple[str, str], Outcome]:
+    """The outcomes on a page, by operator and column.
+
+    Raises:
+        ValueError: it was written with another torch.
+    """
+    if f"with torch {torch.__version__};" not in text:
+        raise ValueError(f"doctor: the page was not written with torch {torch.__version__}")
+    statuses = {mark: status for status, mark in MARKS.items()}
+    found = {}
+    for part in text.split("\n## ")[1:]:
+        theme, *lines = part.splitlines()
+        notes = dict(line.split(". ", 1) for line in lines if line[:1].isdigit())
+        heads, _, *rows = [line.strip("| ").split(" | ") for line in lines if line[:1] == "|"]
+        for name, *cells in rows:
+            for column, cell in zip(heads[1:], cells, strict=True):
+                mark, _, number = cell.partition(" ")
+                reason = notes[number].removeprefix(f"{column}: ") if number else ""
+                found[name.strip("`"), column] = Outcome(column, theme, statuses[mark], reason)
+    return found
 
 
 def outcomes(column: Column) -> list[Outcome]:
     """What a column says of each operator."""
     every = [cases(operator) for operator in ops.operators()]
     if column.elsewhere is not None:
-        return examine_together(column, [smallest(own) for own in every])
+        together = examine_together(column, [smallest(own) for own in every])
+        return [
+            examine(column, own) if found.status is Status.NOT_APPLICABLE else found
+            for own, found in zip(every, together, strict=True)
+        ]
     return [examine(column, own) for own in every]
 
 

@@ -10,7 +10,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from fusewheel.doctor.case import Case, Tensors
+from fusewheel.doctor.case import Case
 from fusewheel.doctor.column import Column, Finding, NotApplicable, Refused
 from fusewheel.doctor.traps import ERROR, diagnosed
 
@@ -99,7 +99,7 @@ def examine_together(column: Column, cases: Sequence[Case]) -> list[Outcome]:
     ]
 
 
-def _agrees(agrees: Callable[[Case, Tensors], None], got: Tensors, case: Case) -> None:
+def _agrees(agrees: Callable[[Case, Any], None], got: Any, case: Case) -> None:
     agrees(case, got)
 
 

@@ -161,6 +161,23 @@ SPAWN = Trap(
     "Register the operator when its package is imported, not by code that only the first process "
     "runs.",
 )
+NO_SHARDING = Trap(
+    "no sharding rule",
+    "@torch.distributed.tensor.experimental.register_sharding(torch.ops.ns.op.default) with a "
+    "function that lists which tensors may be cut along which dimension, and where the results "
+    "are then; for each operator that the backward pass calls too.",
+)
+SHARDING = Trap("fails on distributed tensors", "See the error.")
+WRONG_SHARDING = Trap(
+    "another result from several processes",
+    "Compare the sharding rule with the operator: a sum over what is cut is Partial, not Shard, "
+    "and what every piece needs whole is Replicate.",
+)
+FULLY_SHARDED = Trap(
+    "wrong under fully_shard",
+    "Keep nothing from one call to the next that was made of a parameter, nor its address: "
+    "fully_shard frees its memory and fills it again, without a new version.",
+)
 FLOPS = Trap("flop counting fails", "torch.utils.flop_counter.register_flop_formula(op)(formula).")
 PROFILER = Trap("nameless in a trace", "Call it through the dispatcher, which records its name.")
 OPCHECK = Trap("opcheck fails", "See the error, and torch.library.opcheck's documentation.")
@@ -192,6 +209,7 @@ _MESSAGES = (
     (r"forward AD.*does not support|not implement.*forward mode|jvp", SILENT_TANGENT),
     (r"autograd kernel was not registered|does not require grad", MISSING_GRADIENT),
     (r"Could not run .* with arguments from the '\w+' backend", NO_KERNEL),
+    (r"does not have a sharding strategy", NO_SHARDING),
     (r"Could not export Python function call|PythonOp", PYTHON_OP),
 )
 

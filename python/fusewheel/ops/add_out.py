@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fusewheel._elementwise import bad_pairs, pairs
 from fusewheel._operator import Arguments, BadInput, Make, Operator
-from fusewheel._sharding import elementwise
+from fusewheel._sharding import Elementwise
 
 
 def add_out(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ OPERATORS = (
         fake=_fake,
         backward=_backward,
         mutates=2,
-        sharding=elementwise(outputs=0),
+        sharding=Elementwise(outputs=0),
         samples=_samples,
         bad_inputs=_bad_inputs,
         function=add_out,

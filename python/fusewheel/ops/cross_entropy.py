@@ -247,6 +247,8 @@ def _backward_reference(grad: Tensor, grad_logits: Tensor) -> Tensor:
 
 
 def _backward_fake(grad: Tensor, grad_logits: Tensor) -> Tensor:
+    message = "cross_entropy_backward: grad_logits must have shape [rows, classes]"
+    torch._check(grad_logits.dim() == 2, lambda: message)
     return grad_logits.new_empty(grad_logits.shape)
 
 

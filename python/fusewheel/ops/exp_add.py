@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fusewheel._elementwise import SIZES, empty_output
 from fusewheel._operator import Arguments, BadInput, Make, Operator
-from fusewheel._sharding import elementwise
+from fusewheel._sharding import Elementwise
 
 
 def exp_add(x: Tensor, c: float) -> Tensor:
@@ -73,7 +73,7 @@ OPERATORS = (
         fake=_fake,
         shapes=("x",),
         backward=_backward,
-        sharding=elementwise(),
+        sharding=Elementwise(),
         samples=_samples,
         bad_inputs=_bad_inputs,
         benchmarks=_benchmarks,

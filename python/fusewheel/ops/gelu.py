@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fusewheel._elementwise import SIZES, bad_pairs, empty_output
 from fusewheel._operator import Arguments, BadInput, Make, Operator
-from fusewheel._sharding import elementwise
+from fusewheel._sharding import Elementwise
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
@@ -111,7 +111,7 @@ OPERATORS = (
         fake=_fake,
         shapes=("x",),
         backward=_backward,
-        sharding=elementwise(),
+        sharding=Elementwise(),
         samples=_samples,
         bad_inputs=_bad_inputs,
         benchmarks=_benchmarks,
@@ -122,7 +122,7 @@ OPERATORS = (
         reference=_backward_reference,
         fake=_backward_fake,
         shapes=("broadcast(grad, x)",),
-        sharding=elementwise(),
+        sharding=Elementwise(),
         samples=_backward_samples,
         bad_inputs=_backward_bad_inputs,
     ),

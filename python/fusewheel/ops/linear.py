@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fusewheel import _sharding as sharding
 from fusewheel._operator import Arguments, BadInput, Make, Operator
+from fusewheel._rows import check_matrix
 from fusewheel._sharding import PARTIAL, REPLICATE, Layout
 
 
@@ -71,6 +72,7 @@ def _reference(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _fake(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    check_matrix("linear", "weight", weight)
     return with_features(x, weight.shape[0])
 
 
@@ -95,6 +97,7 @@ def _backward_x_reference(grad: Tensor, weight: Tensor) -> Tensor:
 
 
 def _backward_x_fake(grad: Tensor, weight: Tensor) -> Tensor:
+    check_matrix("linear_backward_x", "weight", weight)
     return with_features(grad, weight.shape[1])
 
 
@@ -118,6 +121,7 @@ def _backward_weight_reference(grad: Tensor, x: Tensor, weight: Tensor) -> Tenso
 
 
 def _backward_weight_fake(grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    check_matrix("linear_backward_weight", "weight", weight)
     return torch.empty(weight.shape, dtype=weight.dtype, device=weight.device)
 
 

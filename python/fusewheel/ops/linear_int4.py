@@ -26,6 +26,7 @@ from fusewheel._quantized import (
     rounded,
 )
 from fusewheel._register import reference_gradients
+from fusewheel._rows import check_matrix
 from fusewheel._sharding import PARTIAL, Layout, Place
 
 
@@ -94,6 +95,7 @@ def _fake(
     bias: Tensor | None,
     dynamic: bool,
 ) -> Tensor:
+    check_matrix("linear_int4", "qweight", qweight)
     return empty_linear("linear_int4", "x", x, 2 * qweight.shape[1], qweight.shape[0])
 
 
@@ -187,6 +189,7 @@ def _backward_fake(
     grad: Tensor, qweight: Tensor, scales: Tensor, zeros: Tensor, group_size: int
 ) -> Tensor:
     name = "linear_int4_backward"
+    check_matrix(name, "qweight", qweight)
     return empty_linear(name, "grad", grad, qweight.shape[0], 2 * qweight.shape[1])
 
 

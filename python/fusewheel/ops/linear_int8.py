@@ -26,6 +26,7 @@ from fusewheel._quantized import (
     rounded,
 )
 from fusewheel._register import reference_gradients
+from fusewheel._rows import check_matrix
 from fusewheel._sharding import PARTIAL, REPLICATE, Layout, Place
 
 
@@ -74,6 +75,7 @@ def _reference(
 
 
 def _fake(x: Tensor, qweight: Tensor, scales: Tensor, bias: Tensor | None, dynamic: bool) -> Tensor:
+    check_matrix("linear_int8", "qweight", qweight)
     return empty_linear("linear_int8", "x", x, qweight.shape[1], qweight.shape[0])
 
 
@@ -141,6 +143,7 @@ def _backward_reference(grad: Tensor, qweight: Tensor, scales: Tensor) -> Tensor
 
 def _backward_fake(grad: Tensor, qweight: Tensor, scales: Tensor) -> Tensor:
     name = "linear_int8_backward"
+    check_matrix(name, "qweight", qweight)
     return empty_linear(name, "grad", grad, qweight.shape[0], qweight.shape[1])
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fusewheel._elementwise import SIZES, bad_pairs, empty_output, pairs
 from fusewheel._operator import Arguments, BadInput, Make, Operator
-from fusewheel._sharding import PARTIAL, REPLICATE, Layout, elementwise
+from fusewheel._sharding import PARTIAL, REPLICATE, Elementwise
 
 
 def mul(a: Tensor, b: Tensor) -> Tensor:
@@ -45,13 +45,6 @@ def _backward(
     )
 
 
-def _sharding(a: Tensor, b: Tensor) -> Iterator[Layout]:
-    yield from elementwise()(a, b)
-    # A product of sums: one of the two may still be one.
-    yield Layout((PARTIAL, REPLICATE), (PARTIAL,))
-    yield Layout((REPLICATE, PARTIAL), (PARTIAL,))
-
-
 def _samples(make: Make) -> Iterator[Arguments]:
     return pairs(make)
 
@@ -72,7 +65,8 @@ OPERATORS = (
         fake=empty_output,
         shapes=("broadcast(a, b)",),
         backward=_backward,
-        sharding=_sharding,
+        # A product of sums: one of the two may still be one.
+        sharding=Elementwise(sums=((PARTIAL, REPLICATE), (REPLICATE, PARTIAL))),
         samples=_samples,
         bad_inputs=_bad_inputs,
         benchmarks=_benchmarks,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fusewheel._elementwise import SIZES, bad_pairs, empty_output, pairs
 from fusewheel._operator import Arguments, BadInput, Make, Operator
-from fusewheel._sharding import elementwise
+from fusewheel._sharding import Elementwise
 
 
 def muladd(a: Tensor, b: Tensor, c: float) -> Tensor:
@@ -73,7 +73,7 @@ OPERATORS = (
         fake=_fake,
         shapes=("broadcast(a, b)",),
         backward=_backward,
-        sharding=elementwise(),
+        sharding=Elementwise(),
         samples=_samples,
         bad_inputs=_bad_inputs,
         benchmarks=_benchmarks,

@@ -18,7 +18,7 @@ from fusewheel._packed import (
     halves,
     packed_samples,
 )
-from fusewheel._sharding import elementwise, row_wise
+from fusewheel._sharding import Elementwise, row_wise
 
 
 def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
@@ -161,7 +161,7 @@ OPERATORS = (
         fake=empty_output,
         shapes=("broadcast(gate, up)",),
         backward=_backward,
-        sharding=elementwise(),
+        sharding=Elementwise(),
         samples=_samples,
         bad_inputs=_bad_inputs,
         benchmarks=_benchmarks,
@@ -172,7 +172,7 @@ OPERATORS = (
         reference=_backward_reference,
         fake=_backward_fake,
         shapes=("broadcast(grad, broadcast(gate, up))", "broadcast(grad, broadcast(gate, up))"),
-        sharding=elementwise(outputs=2),
+        sharding=Elementwise(outputs=2),
         samples=_backward_samples,
         bad_inputs=_backward_bad_inputs,
     ),

@@ -8,6 +8,7 @@ from fusewheel.doctor.columns import (
     compilers,
     deployment,
     devices,
+    distributed,
     exporting,
     huge,
     layouts,
@@ -32,5 +33,6 @@ COLUMNS: tuple[Column, ...] = (
     *deployment.COLUMNS,
     *modes.COLUMNS,
     *processes.COLUMNS,
+    *distributed.COLUMNS,
     *devices.COLUMNS,
 )

@@ -173,20 +173,27 @@ def _vmap_grad(case: Case) -> None:
     same(got, tuple(torch.stack(o) for o in zip(*rows, strict=True)), traps.WRONG_TRANSFORM)
 
 
-def _functional_call(case: Case) -> None:
-    """A module's parameters, replaced and differentiated."""
-    has_graph(case)
+def module_of(case: Case) -> torch.nn.Module:
+    """A module that has the floating tensors as parameters and gives a loss."""
 
     class Module(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             for k, t in enumerate(_inputs(case)):
-                self.register_parameter(f"p{k}", torch.nn.Parameter(torch.zeros_like(t)))
+                self.register_parameter(f"p{k}", torch.nn.Parameter(t.contiguous().clone()))
 
         def forward(self) -> Tensor:
             return _loss(case)(*self.parameters())
 
-    module = Module()
+    return Module()
+
+
+def _functional_call(case: Case) -> None:
+    """A module's parameters, replaced and differentiated."""
+    has_graph(case)
+    module = module_of(case)
+    for parameter in module.parameters():
+        torch.nn.init.zeros_(parameter)
     given = {f"p{k}": t for k, t in enumerate(_inputs(case))}
     found = _raising(
         traps.NO_FUNC_RULE,

@@ -1,0 +1,238 @@
+"""A group of processes: distributed tensors, and parameters of which each process keeps a piece."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fusewheel.doctor import traps
+from fusewheel.doctor.case import Case, Tensors, quiet
+from fusewheel.doctor.column import Column, Elsewhere, Finding, NotApplicable, applies
+from fusewheel.doctor.columns.memory import gradients, has_graph, same
+from fusewheel.doctor.columns.transforms import module_of
+from fusewheel.doctor.traps import diagnosed
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+THEME = "distributed"
+SIZE = 2
+# For each operator; a process waits for another one that failed.
+SECONDS = 60.0
+FACTOR = 0.75
+Check = Callable[[Case, "DeviceMesh"], None]
+# An exception to be raised by who asked, or nothing.
+Verdict = tuple[type[Exception], tuple[Any, ...]] | None
+
+
+def in_a_group(check: Check, cases: Sequence[Case]) -> list[Verdict]:
+    """What a check says of each case in the first of some processes, forked from this one."""
+    # Here once, not in every process: it takes seconds.
+    importlib.import_module("torch.distributed.tensor")
+    context: Any = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        processes = [
+            context.Process(target=_work, args=(check, cases, rank, path), daemon=True)
+            for rank in range(SIZE)
+        ]
+        with quiet():
+            for process in processes:
+                process.start()
+        deadline = time.monotonic() + SECONDS * len(cases)
+        while time.monotonic() < deadline and any(p.exitcode is None for p in processes):
+            if any(p.exitcode for p in processes):
+                break  # The others wait for it.
+            time.sleep(0.02)
+        codes = [process.exitcode for process in processes]
+        for process in processes:
+            process.kill()
+            process.join()
+        for rank, code in enumerate(codes):
+            if code:
+                words = (path / f"log{rank}").read_text(errors="replace").strip()[-400:]
+                raise Finding(traps.CRASH, f"{_manner(code)}. {words}".strip())
+        if None in codes:
+            raise Finding(traps.HANG, f"{SIZE} processes gave no result in {SECONDS:.0f} s")
+        verdicts: list[Verdict] = torch.load(path / "verdicts", weights_only=False)
+        return verdicts
+
+
+def _manner(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit status {code}"
+
+
+def _work(check: Check, cases: Sequence[Case], rank: int, path: Path) -> None:
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+
+    with (path / f"log{rank}").open("w") as log:
+        for descriptor in (1, 2):
+            os.dup2(log.fileno(), descriptor)
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        rank=rank,
+        world_size=SIZE,
+        init_method=f"file://{path / 'rendezvous'}",
+        timeout=timedelta(seconds=SECONDS),
+    )
+    mesh = init_device_mesh("cpu", (SIZE,))
+    verdicts = [_verdict(check, case, mesh) for case in cases]
+    if rank == 0:
+        torch.save(verdicts, path / "verdicts")
+    # Without this the first of them may end while others still talk to it.
+    dist.barrier()
+    os._exit(0)
+
+
+def _verdict(check: Check, case: Case, mesh: DeviceMesh) -> Verdict:
+    try:
+        with quiet():
+            check(case, mesh)
+    except NotApplicable as why:
+        return NotApplicable, why.args
+    except Finding as finding:
+        return Finding, (finding.trap, finding.detail)
+    except Exception as error:
+        text = f"{type(error).__name__}: {str(error).strip()}"
+        return Finding, (diagnosed(error, traps.SHARDING), text)
+    return None
+
+
+def _dtensor(case: Case, mesh: DeviceMesh) -> None:
+    """Whole on every process, then each tensor cut along each of its dimensions."""
+    want = case.results()
+    wanted = gradients(case) if _has_graph(case) else ()
+    for cut, tensors in _spread(case, mesh):
+        spread = case.using(tensors)
+        try:
+            same(tuple(map(_whole, spread.results())), want, traps.WRONG_SHARDING)
+        except RuntimeError:
+            # A copy would be written in vain, so that what is written may have to stay whole.
+            if cut not in case.written:
+                raise
+            continue
+        if wanted:
+            same(_gradients(spread, mesh), wanted, traps.WRONG_SHARDING)
+
+
+def _has_graph(case: Case) -> bool:
+    try:
+        has_graph(case)
+    except NotApplicable:
+        return False
+    return True
+
+
+def _spread(case: Case, mesh: DeviceMesh) -> Iterator[tuple[int | None, list[Tensor]]]:
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    def placed(which: int | None, dim: int) -> list[Tensor]:
+        places = [Shard(dim) if i == which else Replicate() for i in range(len(case.tensors))]
+        return [
+            distribute_tensor(t, mesh, [place], src_data_rank=None)
+            for t, place in zip(case.tensors, places, strict=True)
+        ]
+
+    yield None, placed(None, 0)
+    for i, tensor in enumerate(case.tensors):
+        for dim, size in enumerate(tensor.shape):
+            if size >= SIZE:
+                yield i, placed(i, dim)
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    from torch.distributed.tensor import DTensor
+
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _gradients(case: Case, mesh: DeviceMesh) -> Tensors:
+    """As of ordinary tensors: of the sum of squares of all outputs."""
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    leaves = case.leaves()
+    wanted = [leaves[i] for i in case.floating]
+    outputs = [o for o in case.function(*leaves) if o.requires_grad]
+    seeds = [
+        distribute_tensor(2 * _whole(o.detach()), mesh, [Replicate()], src_data_rank=None)
+        for o in outputs
+    ]
+    found = torch.autograd.grad(outputs, wanted, seeds, allow_unused=True)
+    return tuple(
+        torch.zeros(w.shape, dtype=w.dtype) if g is None else _whole(g)
+        for g, w in zip(found, wanted, strict=True)
+    )
+
+
+def _fully_sharded(case: Case, mesh: DeviceMesh) -> None:
+    """The operator's tensors are parameters, gathered for forward and again for backward; twice,
+    with other values.
+    """
+    from torch.distributed.fsdp import fully_shard
+
+    has_graph(case)
+    applies(all(case.tensors[i].dim() for i in case.floating), "a tensor without dimensions")
+    scaled = (t * FACTOR if i in case.floating else t for i, t in enumerate(case.tensors))
+    wanted = [gradients(case), gradients(case.using(list(scaled)))]
+    module = module_of(case)
+    fully_shard(module, mesh=mesh, reshard_after_forward=True)
+    parameters = list(module.parameters())
+    for want in wanted:
+        module.zero_grad()
+        module().backward()
+        got = tuple(
+            torch.zeros(p.shape, dtype=p.dtype) if p.grad is None else _whole(p.grad)
+            for p in parameters
+        )
+        same(got, want, traps.FULLY_SHARDED)
+        with torch.no_grad():
+            for parameter in parameters:
+                parameter.mul_(FACTOR)
+
+
+def _place(check: Check) -> Elsewhere:
+    def results(cases: Sequence[Case]) -> list[Verdict]:
+        applies(
+            torch.distributed.is_available() and torch.distributed.is_gloo_available(),
+            "torch without gloo",
+        )
+        applies(not torch.distributed.is_initialized(), "in a group of processes already")
+        for case in cases:
+            applies(not case.subject.random, "random")
+            applies(all(t.device.type == "cpu" for t in case.tensors), "not on a CPU")
+        return in_a_group(check, cases)
+
+    def agrees(case: Case, verdict: Verdict) -> None:
+        if verdict is not None:
+            kind, arguments = verdict
+            raise kind(*arguments)
+
+    return Elsewhere(results, agrees)
+
+
+DTENSOR, FULLY_SHARDED = _place(_dtensor), _place(_fully_sharded)
+COLUMNS = (
+    Column(
+        *("DTensor", THEME, "tensors that lie in pieces on two processes"),
+        *(DTENSOR.check, 1, True),
+        elsewhere=DTENSOR,
+    ),
+    Column(
+        *("FSDP2", THEME, "its tensors are parameters under fully_shard, on two processes"),
+        *(FULLY_SHARDED.check, 1, True),
+        elsewhere=FULLY_SHARDED,
+    ),
+)

@@ -1,0 +1,254 @@
+"""`torch.func.vmap`: what a loop over the samples gives, from one call of the kernel."""
+
+from __future__ import annotations
+
+import fusewheel
+import pytest
+import torch
+from calls import functional
+from functorch.compile import make_boxed_func
+from fusewheel._operator import Make, Operator
+from oracle import assert_as_good_as_eager, tensors_of
+from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
+from torch.func import grad, jvp, vmap
+from torch.utils._python_dispatch import TorchDispatchMode
+
+LARGEST = 1500
+SAMPLES = 3
+
+# What has rows. The rest of an operator's tensors is the same for all of these.
+ROWS = {
+    "add_layer_norm": (0, 1),
+    "add_out": (0, 1, 2),
+    "add_rms_norm": (0, 1),
+    "cross_entropy": (0, 1),
+    "cross_entropy_backward": (0, 1),
+    "exp_add": (0,),
+    "gelu": (0,),
+    "gelu_backward": (0, 1),
+    "gelu_mul": (0, 1),
+    "gelu_mul_backward": (0, 1, 2),
+    "gelu_mul_packed": (0,),
+    "gelu_mul_packed_backward": (0, 1),
+    "layer_norm": (0,),
+    "linear": (0,),
+    "linear_backward_x": (0,),
+    "linear_int4": (0,),
+    "linear_int4_backward": (0,),
+    "linear_int8": (0,),
+    "linear_int8_backward": (0,),
+    "mul": (0, 1),
+    "muladd": (0, 1),
+    "rms_norm": (0,),
+    "rope": (0, 1),
+    "rope_": (0,),
+    "rope_backward": (0, 1),
+    "silu_mul": (0, 1),
+    "silu_mul_backward": (0, 1, 2),
+    "silu_mul_packed": (0,),
+    "silu_mul_packed_backward": (0, 1),
+}
+# They give sums over rows too, for all samples, where they are asked for: then the reference runs.
+SUMS = {
+    "add_layer_norm_backward",
+    "add_rms_norm_backward",
+    "layer_norm_backward",
+    "linear_backward_weight",
+    "linear_cross_entropy",
+    "linear_cross_entropy_backward",
+    "rms_norm_backward",
+}
+
+
+class Calls(TorchDispatchMode):
+    """Counts those of our operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func.namespace == "fusewheel"
+        return func(*args, **(kwargs or {}))
+
+
+def cases(operator: Operator):
+    """Small samples, and which of their tensors get a batch: all that are floating, and each."""
+    for index, arguments in enumerate(operator.samples(Make(torch.float64, seed=91))):
+        tensors = [i for i, a in enumerate(arguments) if isinstance(a, Tensor)]
+        if sum(arguments[i].numel() for i in tensors) > LARGEST:
+            continue
+        if "norm_backward" in operator.name and arguments[0].shape[-1] == 1:
+            continue  # Zero, unless the statistics are those of another sample.
+        floating = tuple(i for i in tensors if arguments[i].is_floating_point())
+        for which in dict.fromkeys((floating, *((i,) for i in tensors))):
+            if operator.mutates is None or operator.mutates in which:
+                yield f"{operator.name}, sample {index}, {which}", arguments, which
+
+
+def batch(arguments: tuple, which: tuple[int, ...], dim: int = 0) -> tuple:
+    """Other values for each sample, that are as valid."""
+
+    def stack(a: Tensor) -> Tensor:
+        rolled = [a.detach().flatten().roll(k).view(a.shape) for k in range(SAMPLES)]
+        return torch.stack(rolled, dim if dim == 0 else a.dim())
+
+    return tuple(stack(a) if i in which else a for i, a in enumerate(arguments))
+
+
+def sample(arguments: tuple, which: tuple[int, ...], k: int, dim: int = 0) -> tuple:
+    return tuple(a.select(dim, k) if i in which else a for i, a in enumerate(arguments))
+
+
+def looped(function, arguments: tuple, which: tuple[int, ...]) -> list[Tensor]:
+    rows = [tensors_of(function(*sample(arguments, which, k))) for k in range(SAMPLES)]
+    return [torch.stack(row) for row in zip(*rows, strict=True)]
+
+
+def dims(arguments: tuple, which: tuple[int, ...], dim: int = 0) -> tuple:
+    return tuple(dim if i in which else None for i in range(len(arguments)))
+
+
+def test_a_batch_is_a_loop(operator: Operator):
+    for what, arguments, which in cases(operator):
+        batched = batch(arguments, which)
+        with Calls() as calls:
+            got = tensors_of(vmap(functional(operator), dims(batched, which))(*batched))
+        assert calls.count <= 1, what
+        for k, (a, b) in enumerate(
+            zip(got, looped(functional(operator), batched, which), strict=True)
+        ):
+            if calls.count and not operator.products:
+                assert torch.equal(a, b), f"{what}, output {k}"
+            else:
+                assert_as_good_as_eager(a, b, b, f"{what}, output {k}")
+
+
+def test_rows_are_one_call(operator: Operator):
+    assert (operator.name in ROWS) != (operator.name in SUMS)
+    which = ROWS.get(operator.name, ())
+    for dim in (0, -1):
+        for arguments in operator.samples(Make(torch.float64, seed=92)):
+            if not which or sum(a.numel() for a in arguments if isinstance(a, Tensor)) > LARGEST:
+                continue
+            batched = batch(arguments, which, dim)
+            with Calls() as calls:
+                got = vmap(functional(operator), dims(batched, which, dim), dim)(*batched)
+            assert calls.count == 1, f"{arguments}"
+            moved = batch(arguments, which)
+            for a, b in zip(
+                tensors_of(got), looped(functional(operator), moved, which), strict=True
+            ):
+                assert_as_good_as_eager(a.movedim(dim, 0), b, b)
+
+
+def norm(x: Tensor) -> Tensor:
+    return fusewheel.rms_norm(x, torch.linspace(0.5, 2, x.shape[-1], dtype=x.dtype))
+
+
+def once(function, *arguments: Tensor) -> Tensor:
+    with Calls() as calls:
+        result = function(*arguments)
+    assert calls.count == 1
+    return result
+
+
+def test_nested():
+    x = Make(torch.float64)(2, 3, 4, 5)
+    assert torch.equal(once(vmap(vmap(vmap(norm))), x), norm(x))
+    crossed = once(vmap(vmap(norm, 1, 1), 2, 2), x)
+    assert torch.equal(crossed, norm(x.transpose(0, 2)).transpose(0, 2))
+    q = Make(torch.float64)(2, 3, 1, 4, 5, 6)
+    cos, sin = Make(torch.float64, seed=1)(3, 5, 6), Make(torch.float64, seed=2)(2, 5, 6)
+
+    def rotate(q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return fusewheel.rope(q, q, cos, sin)[0]
+
+    got = once(vmap(vmap(rotate, (0, 0, None)), (0, None, 0)), q, cos, sin)
+    for i in range(2):
+        for k in range(3):
+            assert torch.equal(got[i, k], rotate(q[i, k], cos[k], sin[i]))
+
+
+def test_one_sample_and_none():
+    x = Make()(4, 5)
+    assert torch.equal(vmap(norm)(x[:1]), norm(x[:1]))
+    logits, target = Make()(1, 4, 5), torch.zeros(1, 4, dtype=torch.int64)
+    loss = fusewheel.cross_entropy(logits[0], target[0])
+    assert torch.equal(vmap(fusewheel.cross_entropy)(logits, target)[0], loss)
+    assert vmap(norm)(x[:0]).shape == (0, 5)
+    assert vmap(fusewheel.cross_entropy)(logits[:0], target[:0]).shape == (0,)
+
+
+def test_no_dimension_of_its_own_is_no_row():
+    with pytest.raises((RuntimeError, IndexError)):
+        vmap(lambda x: fusewheel.rms_norm(x, torch.ones(3)))(torch.ones(3))
+
+
+def test_derivatives_of_a_batch():
+    x, weight = Make(torch.float64)(4, 3, 5), Make(torch.float64, seed=1)(5)
+
+    def loss(x: Tensor, weight: Tensor) -> Tensor:
+        return fusewheel.rms_norm(x, weight).pow(3).sum()
+
+    rows = [grad(loss, (0, 1))(row, weight) for row in x]
+    want_x, want_weight = (torch.stack(part) for part in zip(*rows, strict=True))
+    together = grad(lambda *given: vmap(loss, (0, None))(*given).sum(), (0, 1))(x, weight)
+    torch.testing.assert_close(together, (want_x, want_weight.sum(0)))
+    apart = vmap(grad(loss, (0, 1)), (0, None))(x, weight)
+    torch.testing.assert_close(apart, (want_x, want_weight))
+    # Ordinary autograd, through the kernel's own backward.
+    leaves = x.clone().requires_grad_(), weight.clone().requires_grad_()
+    once(vmap(loss, (0, None)), *leaves).sum().backward()
+    torch.testing.assert_close(leaves[0].grad, want_x)
+    torch.testing.assert_close(leaves[1].grad, want_weight.sum(0))
+    tangent = Make(torch.float64, seed=2)(*x.shape)
+    slope = jvp(lambda x: vmap(loss, (0, None))(x, weight), (x,), (tangent,))[1]
+    torch.testing.assert_close(slope, (want_x * tangent).sum((1, 2)))
+
+
+def rotated_(x: Tensor, cos: Tensor) -> Tensor:
+    fusewheel.rope_(x, cos, cos)
+    return x
+
+
+@pytest.mark.parametrize("dim", (0, 1, 2))
+@pytest.mark.parametrize("dense", (True, False))
+def test_in_place(dim: int, dense: bool):
+    """Written where it lies, whatever dimension has the samples, and autograd knows."""
+    x = Make(torch.float64)(3, 3, 3, 4, 6) if dense else Make(torch.float64).strided(3, 3, 3, 4, 6)
+    cos = Make(torch.float64, seed=1)(4, 6)
+
+    def apart(x: Tensor) -> Tensor:
+        return torch.stack([fusewheel.rope(r, r, cos, cos)[0] for r in x.unbind(dim)], dim)
+
+    leaf, other = (x.detach().requires_grad_() for _ in range(2))
+    written = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).copy_(leaf)
+    version = written._version
+    once(vmap(rotated_, (dim, None), dim), written, cos)
+    assert torch.equal(written, apart(x))
+    assert written._version > version
+    for values in (written, apart(other)):
+        values.pow(2).sum().backward()
+    torch.testing.assert_close(leaf.grad, other.grad)
+
+
+def test_no_room_to_write():
+    rows, one = torch.ones(3, 1, 2, 4, 6), torch.ones(4, 6)
+    with pytest.raises(RuntimeError, match="vmap"):
+        vmap(lambda cos: rotated_(rows[0], cos))(one.expand(3, 4, 6))
+
+
+def test_compiled():
+    called = []
+
+    def compiler(graph, inputs):
+        called.extend(str(node.target) for node in graph.graph.nodes)
+        return make_boxed_func(graph.forward)
+
+    x = Make()(4, 3, 5)
+    compiled = torch.compile(vmap(norm), backend=aot_autograd(fw_compiler=compiler), fullgraph=True)
+    assert torch.equal(compiled(x), norm(x))
+    assert called.count("fusewheel.rms_norm.default") == 1
+    assert not any("pow" in name for name in called)
