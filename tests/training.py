@@ -1,4 +1,4 @@
-"""A training step, compiled, eager and in float64: outputs and all gradients before the oracle."""
+"""Runs a function and its gradients: compiled, eager and in float64, the oracle as the judge."""
 
 from __future__ import annotations
 
@@ -16,40 +16,62 @@ def wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def run(function: Callable[..., Any], inputs: tuple[Any, ...]) -> dict[str, Tensor | None]:
-    """Outputs of a function and the gradients of a random combination of them."""
-    leaves = [
-        a.detach().clone().requires_grad_(a.requires_grad) if isinstance(a, Tensor) else a
-        for a in inputs
+def run(function: Callable[..., Any], inputs: tuple[Any, ...]) -> dict[str, Any]:
+    """Outputs, the gradients of a random combination of them, and the inputs after the call."""
+    own = [
+        i.detach().clone().requires_grad_(i.requires_grad) if isinstance(i, Tensor) else i
+        for i in inputs
     ]
-    outputs = tree_flatten(function(*leaves))[0]
+    torch.manual_seed(1)
+    outputs = tree_flatten(function(*own))[0]
+    roots = [o for o in outputs if isinstance(o, Tensor) and o.requires_grad]
     generator = torch.Generator().manual_seed(3)
-    roots = [o for o in outputs if o.requires_grad]
-    scales = [torch.randn(o.shape, generator=generator).to(o.dtype) + 1 for o in roots]
+    # The same in every dtype.
+    scales = [torch.randn(o.shape, generator=generator).bfloat16().to(o) for o in roots]
     if roots:
         torch.autograd.backward(roots, scales)
-    named: dict[str, Tensor | None] = {f"output {i}": o.detach() for i, o in enumerate(outputs)}
-    for i, leaf in enumerate(leaves):
-        if isinstance(leaf, Tensor):
-            named[f"gradient {i}"] = leaf.grad
-    return named
+    named = {f"output {i}": output for i, output in enumerate(outputs)}
+    named |= {f"input {i}": own for i, own in enumerate(own)}  # it may have been written to
+    # A leaf may lie in the memory of another.
+    named = {n: r.clone() if isinstance(r, Tensor) and r.is_leaf else r for n, r in named.items()}
+    trained = [i for i, leaf in enumerate(own) if isinstance(leaf, Tensor) and leaf.requires_grad]
+    return named | {f"gradient {i}": own[i].grad for i in trained}
 
 
 def assert_step(
-    compiled: Callable[..., Any], function: Callable[..., Any], *inputs: Any
-) -> dict[str, Tensor | None]:
-    """`compiled` is as good as `function`; gives its results."""
-    got, eager = run(compiled, inputs), run(function, inputs)
+    compiled: Callable[..., Any],
+    function: Callable[..., Any],
+    *inputs: Any,
+    exact: Callable[..., Any] | None = None,
+    whole: bool = False,
+) -> dict[str, Any]:
+    """`compiled` is as good as `function`; gives its results.
+
+    `exact` is the function with every cast to float64, where it has casts of its own. The gradients
+    of a `whole` model are judged as one vector: among many tensors, which eager gets twice as
+    exactly as usual is a matter of chance.
+    """
     kept = [isinstance(a, Tensor) and a.requires_grad for a in inputs]
     doubled = zip(to_dtype(inputs, torch.float64), kept, strict=True)
-    exact = run(function, tuple(a.requires_grad_() if keep else a for a, keep in doubled))
+    wide_inputs = tuple(a.requires_grad_() if keep else a for a, keep in doubled)
+    runs = run(compiled, inputs), run(function, inputs), run(exact or function, wide_inputs)
+    got, eager, truth = map(_as_vector, runs) if whole else runs
+    assert got.keys() == eager.keys() == truth.keys()
     for name, value in got.items():
-        base, truth = eager[name], exact[name]
-        assert (value is None) == (base is None), name
-        if value is None or base is None or truth is None:
+        base = eager[name]
+        if not isinstance(value, Tensor):
+            assert value == base, name
             continue
+        assert value.requires_grad == base.requires_grad, name
         if value.is_floating_point():
-            assert_as_good_as_eager(value, base, truth, name)
+            assert_as_good_as_eager(value, base, truth[name], name)
         else:
             assert torch.equal(value, base), name
-    return got
+    return runs[0]
+
+
+def _as_vector(results: dict[str, Any]) -> dict[str, Any]:
+    gradients = {name: value for name, value in results.items() if name.startswith("gradient")}
+    assert all(gradient is not None for gradient in gradients.values())
+    others = {name: value for name, value in results.items() if name not in gradients}
+    return others | {"gradients": torch.cat([g.flatten() for g in gradients.values()])}

@@ -12,8 +12,7 @@ from fresh import fresh
 from fusewheel.compiler import Report
 from fusewheel.compiler.backend import compile_graph
 from fusewheel.compiler.report import Recorder
-from oracle import assert_as_good_as_eager
-from torch.utils._pytree import tree_flatten
+from training import assert_step, run
 
 assert fusewheel and fresh
 
@@ -46,26 +45,24 @@ class Compare:
         **settings: Any,
     ) -> Report:
         compiled, recorder = self.compile(function, inner, **settings)
-        expected, actual = _run(function, inputs), _run(compiled, inputs)
-        assert len(expected) == len(actual)
-        for a, b in zip(expected, actual, strict=True):
-            assert_close(b, a, tolerance)
+        expected, actual = run(function, inputs), run(compiled, inputs)
+        assert expected.keys() == actual.keys()
+        for name, value in expected.items():
+            assert_close(actual[name], value, tolerance)
         return recorder.report()
 
     def oracle(
         self,
         function: Callable[..., Any],
-        *inputs: torch.Tensor,
+        *inputs: Any,
         inner: Any = "aot_eager",
+        exact: Callable[..., Any] | None = None,
+        whole: bool = False,
         **settings: Any,
     ) -> Report:
         """The same with the oracle as judge: outputs and gradients beside those in float64."""
         compiled, recorder = self.compile(function, inner, **settings)
-        wide = tuple(i.detach().double().requires_grad_(i.requires_grad) for i in inputs)
-        runs = _run(compiled, inputs), _run(function, inputs), _run(function, wide)
-        for position, (got, eager, exact) in enumerate(zip(*runs, strict=True)):
-            assert got.requires_grad == eager.requires_grad
-            assert_as_good_as_eager(got, eager, exact, f"result {position}")
+        assert_step(compiled, function, *inputs, exact=exact, whole=whole)
         return recorder.report()
 
     def targets(self) -> list[Any]:
@@ -95,22 +92,3 @@ def assert_close(actual: Any, expected: Any, tolerance: float) -> None:
         scale = expected.double().abs().max().clamp(min=1e-6)
         error = (actual.double() - expected.double()).abs().max() / scale
         assert error <= tolerance, f"relative error {error:.3g}"
-
-
-def _run(function: Callable[..., Any], inputs: tuple[Any, ...]) -> list[Any]:
-    """Outputs, gradients and the inputs themselves after the call, which may write to them."""
-    own = [
-        i.detach().clone().requires_grad_(i.requires_grad) if isinstance(i, torch.Tensor) else i
-        for i in inputs
-    ]
-    torch.manual_seed(1)
-    outputs = tree_flatten(function(*own))[0]
-    differentiable = [o for o in outputs if isinstance(o, torch.Tensor) and o.requires_grad]
-    torch.manual_seed(2)
-    if differentiable:
-        # The same in every dtype.
-        weights = [torch.randn(o.shape).bfloat16().to(o) for o in differentiable]
-        torch.autograd.backward(differentiable, weights)
-    gradients = [i.grad for i in own if isinstance(i, torch.Tensor) and i.requires_grad]
-    results = [*outputs, *gradients, *own]
-    return [r.clone() if isinstance(r, torch.Tensor) and r.is_leaf else r for r in results]

@@ -10,7 +10,6 @@ import fusewheel
 import pytest
 import torch
 import torch.nn.functional as F
-from compiled import assert_compiled_as_good_as_eager
 from fusewheel.compiler import rewrite
 
 assert fusewheel
@@ -53,7 +52,7 @@ def test_as_good_as_eager(compare: Any, norm: str, dtype: torch.dtype, used: boo
         return (y * 3, h * 2) if used else y * 3
 
     function, exact = (partial(block, wide=wide) for wide in (torch.float32, torch.float64))
-    report = assert_compiled_as_good_as_eager(compare, function, exact, _inputs(dtype))
+    report = compare.oracle(function, *_inputs(dtype), exact=exact)
     assert report.counts() == {"add_layer_norm": 1}, report
     assert not report.refusals
 

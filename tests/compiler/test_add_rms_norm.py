@@ -10,7 +10,6 @@ import fusewheel
 import pytest
 import torch
 import torch.nn.functional as F
-from compiled import assert_compiled_as_good_as_eager
 
 assert fusewheel
 Tensor = torch.Tensor
@@ -59,7 +58,7 @@ def test_as_good_as_eager(compare: Any, norm: str, dtype: torch.dtype) -> None:
 
     function, exact = (partial(block, wide=wide) for wide in (torch.float32, torch.float64))
     inputs = _inputs(dtype)
-    report = assert_compiled_as_good_as_eager(compare, function, exact, inputs)
+    report = compare.oracle(function, *inputs, exact=exact)
     assert report.counts() == {"add_rms_norm": 1}, report
     assert not report.refusals
     (call,) = [n for n in compare.graphs[0].graph.nodes if n.target is OPERATOR]
@@ -116,7 +115,7 @@ def test_uses(compare: Any, use: str) -> None:
     function, exact = (
         partial(block, norm=partial(_llama, wide=wide)) for wide in (torch.float32, torch.float64)
     )
-    report = assert_compiled_as_good_as_eager(compare, function, exact, _inputs())
+    report = compare.oracle(function, *_inputs(), exact=exact)
     assert report.counts() == counts, report
 
 
@@ -130,7 +129,7 @@ def test_cast_of_the_sum_is_used(compare: Any) -> None:
 
     function, exact = (partial(block, wide=wide) for wide in (torch.float32, torch.float64))
     inputs = _inputs(torch.bfloat16)
-    report = assert_compiled_as_good_as_eager(compare, function, exact, inputs)
+    report = compare.oracle(function, *inputs, exact=exact)
     assert report.counts() == {"add_rms_norm": 1}, report
 
 

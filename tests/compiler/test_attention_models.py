@@ -100,7 +100,7 @@ def _step(call: Any, model: torch.nn.Module, ids: Tensor) -> dict[str, Tensor]:
     return {"results": results, "gradients": torch.cat(gradients)}
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "nanoGPT"])
+@pytest.mark.parametrize("name", MODELS)
 def test_training_step(compare: Any, name: str) -> None:
     build, kind = MODELS[name]
     model, ids = build(), torch.randint(3, 64, (2, LENGTH))
@@ -116,16 +116,20 @@ def test_training_step(compare: Any, name: str) -> None:
 
 
 def test_mask_in_a_buffer(compare: Any) -> None:
-    """What it holds is not known: it may hide all keys of a query."""
+    """What it holds may change: the second time it hides all keys of a query."""
     model, ids = Nano(), torch.randint(3, 64, (2, LENGTH))
     call, recorder = compare.compile(model)
+    _step(call, model, ids)
+    model.blocks[1].mask[..., 4, :] = 0  # type: ignore[union-attr,operator,index]
+    got, eager = _step(call, model, ids), _step(model, model, ids)
+    for what, values in eager.items():
+        assert values.isnan().any() and values.isfinite().any()
+        torch.testing.assert_close(got[what], values, rtol=1e-4, atol=1e-5, equal_nan=True)
     with torch.no_grad():
-        torch.testing.assert_close(call(ids)[0], model(ids)[0], rtol=1e-5, atol=1e-5)
-    assert recorder.report().count("softmax_attention") == LAYERS, recorder.report()
-    call, recorder = compare.compile(model)
-    call(ids)
-    assert recorder.report().count("softmax_attention") == 0
-    assert "other gradients" in recorder.report().refusals[0].reason
+        expected = model(ids)[0]
+        torch.testing.assert_close(call(ids)[0], expected, rtol=1e-5, atol=1e-5, equal_nan=True)
+    assert recorder.report().count("softmax_attention") == 2 * LAYERS, recorder.report()
+    assert recorder.graphs == 2
 
 
 @pytest.mark.parametrize("name", ["Llama", "Bert"])

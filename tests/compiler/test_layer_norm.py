@@ -10,7 +10,6 @@ import fusewheel
 import pytest
 import torch
 import torch.nn.functional as F
-from compiled import assert_compiled_as_good_as_eager
 
 assert fusewheel
 Tensor = torch.Tensor
@@ -68,7 +67,7 @@ NORMS: dict[str, Callable[[Tensor, Tensor, Tensor, torch.dtype], Tensor]] = {
 @pytest.mark.parametrize("norm", NORMS)
 def test_as_good_as_eager(compare: Any, norm: str, dtype: torch.dtype) -> None:
     function, exact = (partial(NORMS[norm], wide=wide) for wide in (torch.float32, torch.float64))
-    report = assert_compiled_as_good_as_eager(compare, function, exact, _inputs(dtype))
+    report = compare.oracle(function, *_inputs(dtype), exact=exact)
     assert report.counts() == {"layer_norm": 1}, report
 
 
@@ -107,7 +106,7 @@ def test_spellings(compare: Any, variance: str, root: str) -> None:
     def norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
         return ROOTS[root](x - _mean(x), VARIANCES[variance](x)) * w + b
 
-    report = assert_compiled_as_good_as_eager(compare, norm, norm, _inputs(), "eager")
+    report = compare.oracle(norm, *_inputs(), inner="eager")
     assert report.counts() == {"layer_norm": 1}, report
     assert not report.refusals
 
@@ -126,7 +125,7 @@ def test_mixed_dtypes(
 
     args = _x(4, 120, dtype=x), _x(120, dtype=weight), _x(120, dtype=weight)
     exact = partial(norm, wide=torch.float64)
-    report = assert_compiled_as_good_as_eager(compare, norm, exact, args, "eager")
+    report = compare.oracle(norm, *args, inner="eager", exact=exact)
     assert report.counts() == {"layer_norm": 1}, report
     (call,) = [n for n in compare.graphs[0].graph.nodes if n.target is OPERATOR]
     narrow = x == weight == result == torch.bfloat16
@@ -139,7 +138,7 @@ def test_float64(compare: Any) -> None:
         return F.layer_norm(_normalised(x) * w + b, (120,), w, b)
 
     inputs = _inputs(torch.float64)
-    assert assert_compiled_as_good_as_eager(compare, norm, norm, inputs).count() == 2
+    assert compare.oracle(norm, *inputs).count() == 2
 
 
 def test_modules_under_inductor(compare: Any) -> None:
@@ -315,7 +314,7 @@ def test_a_weight_that_is_none_stays_outside(compare: Any) -> None:
         return F.layer_norm(x, (120,)) * (1 + scale[:, None]) + _normalised(x) + y
 
     inputs = _x(4, 17, 120), _x(4, 120), _x(4, 17, 120)
-    report = assert_compiled_as_good_as_eager(compare, f, f, inputs)
+    report = compare.oracle(f, *inputs)
     assert report.counts() == {"layer_norm": 2}, report
 
 
@@ -330,7 +329,7 @@ def test_values_used_elsewhere(compare: Any) -> None:
     function, exact = (partial(f, wide=wide) for wide in (torch.float32, torch.float64))
     for dtype in (torch.float32, torch.bfloat16):
         compare.graphs.clear()
-        report = assert_compiled_as_good_as_eager(compare, function, exact, _inputs(dtype))
+        report = compare.oracle(function, *_inputs(dtype), exact=exact)
         assert report.counts() == {"layer_norm": 1}, report
 
 

@@ -115,17 +115,25 @@ def _assert_step(compare: Any, build: type[nn.Module], dtype: torch.dtype, inner
     return recorder.report()
 
 
+# Both have three norms, the first of which is of no sum of two tensors of one shape.
+MODELS: dict[type[nn.Module], dict[str, int]] = {
+    NanoGPT: {"layer_norm": 1, "add_layer_norm": 2, "gelu": 1, "linear_cross_entropy": 1},
+    Titan: {"rms_norm": 1, "add_rms_norm": 2, "silu_mul": 1, "linear_cross_entropy": 1},
+}
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("build", [NanoGPT, Titan])
+@pytest.mark.parametrize("build", MODELS)
 def test_training_step(compare: Any, build: type[nn.Module], dtype: torch.dtype) -> None:
     report = _assert_step(compare, build, dtype, "aot_eager")
-    assert report.count("linear_cross_entropy") == 1, report
-    assert report.count("cross_entropy") == 0, report
+    # Whether linear layers in bfloat16 are replaced depends on the processor.
+    found = {name: n for name, n in report.counts().items() if name != "linear"}
+    assert found == MODELS[build], report
 
 
 def test_with_inductor(compare: Any) -> None:
     report = _assert_step(compare, NanoGPT, torch.float32, "inductor")
-    assert report.count("linear_cross_entropy") == 1, report
+    assert report.counts() == MODELS[NanoGPT], report
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")

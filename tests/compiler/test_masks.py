@@ -82,6 +82,15 @@ KINDS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "hugging_face_window": (lambda p: _hugging_face(3, p), "sliding window [-2, 0] + padding"),
     "always": (lambda p: torch.arange(Q)[:, None].expand(Q, K) >= 0, "none"),
     "never": (lambda p: torch.arange(Q)[:, None].expand(Q, K) < 0, "arbitrary"),
+    "constant": (lambda p: torch.full((Q, K), 2, dtype=torch.int64) - 1 == 1, "none"),
+    "constant_that_is_rounded": (
+        lambda p: torch.full((Q, K), 0.5).to(torch.int32) == 1,
+        "arbitrary",
+    ),
+    "constant_that_wraps": (
+        lambda p: torch.full((Q, K), 0, dtype=torch.uint8) - 1 < 0,
+        "arbitrary",
+    ),
     "opposite": (lambda p: (lambda q, k: k >= q)(*_positions()), "sliding window [0, ]"),
     # A row of positions that is broadcast over all queries is that of the first.
     "one_row": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import fusewheel
@@ -74,6 +75,15 @@ def step(model: Any, call: Any, ids: torch.Tensor, **inputs: Any) -> dict[str, t
     return {"logits": output.logits.detach(), "loss": output.loss.detach(), **gradients}
 
 
+def settled(counts: Mapping[str, int]) -> dict[str, int]:
+    """Counts without those that depend on more than the model.
+
+    Whether linear layers in bfloat16 are replaced depends on the processor, whether transformers
+    builds a causal mask at all on its version and that of PyTorch.
+    """
+    return {k: n for k, n in counts.items() if k not in ("linear", "causal_attention")}
+
+
 def _vectors(results: dict[str, torch.Tensor]) -> list[torch.Tensor]:
     """Logits, loss, and all gradients as one vector."""
     logits, loss, *gradients = results.values()
@@ -114,9 +124,7 @@ def test_training_step(name: str, dtype: torch.dtype) -> None:
     # That of the twin is computed in float32 all the same.
     rows = runs[2]["logits"][:, :-1].flatten(0, 1)
     runs[2]["loss"] = torch.nn.functional.cross_entropy(rows, ids[:, 1:].flatten())
-    # Whether linear layers in bfloat16 are replaced depends on the processor.
-    found = backend.recorder.report().counts()
-    assert {name: n for name, n in found.items() if name != "linear"} == MODELS[name] | LOSS
+    assert settled(backend.recorder.report().counts()) == MODELS[name] | LOSS
     assert backend.counter.frame_count == 1
     assert_step_as_good_as_eager(*map(_vectors, runs))
     if dtype == torch.bfloat16 and name in CASTS:
@@ -144,7 +152,7 @@ def test_dynamic_length() -> None:
         ids = tokens(length)
         assert_same(step(model, call, ids), step(model, model, ids), 2e-5)
     assert backend.counter.frame_count == 1
-    assert backend.recorder.report().counts() == MODELS["Llama"] | LOSS
+    assert settled(backend.recorder.report().counts()) == MODELS["Llama"] | LOSS
 
 
 def test_automatic_dynamic_length() -> None:
@@ -162,7 +170,7 @@ def test_inference(mode: Any) -> None:
     call = torch.compile(model, backend=backend)
     with mode():
         assert_same({"x": call(ids).logits}, {"x": model(ids).logits}, 2e-5)
-    assert backend.recorder.report().counts() == MODELS["Llama"]
+    assert settled(backend.recorder.report().counts()) == MODELS["Llama"]
     assert backend.counter.frame_count == 1
 
 
@@ -173,7 +181,7 @@ def test_padding_mask() -> None:
     call = torch.compile(model, backend=backend)
     expected = step(model, model, ids, attention_mask=mask)
     assert_same(step(model, call, ids, attention_mask=mask), expected, 2e-5)
-    assert backend.recorder.report().counts() == MODELS["Llama"] | LOSS
+    assert settled(backend.recorder.report().counts()) == MODELS["Llama"] | LOSS
 
 
 def test_autocast() -> None:
@@ -183,7 +191,7 @@ def test_autocast() -> None:
         expected, actual = step(model, model, ids), step(model, call, ids)
     # The residual stream is float32 and what is added to it bfloat16.
     counts = {"rms_norm": 5, "silu_mul": 2, "rope": 2} | LOSS
-    assert backend.recorder.report().counts() == counts, backend.recorder.report()
+    assert settled(backend.recorder.report().counts()) == counts, backend.recorder.report()
     assert_same(actual, expected, 0.06)
 
 
@@ -196,7 +204,7 @@ def test_gradient_checkpointing() -> None:
     actual = step(model, call, ids, use_cache=False)
     # The last addition of a layer is inside of what is checkpointed, the norm behind it is not.
     counts = MODELS["Llama"] | {"add_rms_norm": 2, "rms_norm": 3} | LOSS
-    assert backend.recorder.report().counts() == counts, backend.recorder.report()
+    assert settled(backend.recorder.report().counts()) == counts, backend.recorder.report()
     assert_same(actual, expected, 2e-5)
 
 
@@ -219,6 +227,6 @@ def test_generation_with_a_cache() -> None:
 
 def test_explain_llama(capsys: pytest.CaptureFixture[str]) -> None:
     report = fusewheel.explain(build("Llama"), input_ids=tokens())
-    assert report.counts() == MODELS["Llama"]
+    assert settled(report.counts()) == MODELS["Llama"]
     assert (report.graphs, report.graph_breaks, report.refusals) == (1, (), ())
     assert "modeling_llama.py" in capsys.readouterr().out

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from compiled import assert_compiled_as_good_as_eager
 from torch import Tensor
 
 transformers = pytest.importorskip("transformers")
@@ -90,8 +89,6 @@ def test_training_step(compare: Any, name: str, dtype: torch.dtype, inner: str) 
         return call
 
     inputs = embeddings(name).to(dtype).requires_grad_(), *(parameters[n] for n in names)
-    report = assert_compiled_as_good_as_eager(
-        compare, run(model), run(exact), inputs, inner, whole=True
-    )
+    report = compare.oracle(run(model), *inputs, inner=inner, exact=run(exact), whole=True)
     counts = {pattern: n for pattern, n in report.counts().items() if "norm" in pattern}
     assert counts == MODELS[name], report

@@ -39,14 +39,27 @@ def _expand(node: Node, bound: dict[str, Any]) -> View:
 def _slice_view(
     node: Node, base: object, dim: object, start: object, stop: object, step: object = 1
 ) -> View | None:
-    """A slice with bounds inside the tensor; None where the size or a bound is symbolic."""
-    shape = shape_of(base)
+    """A slice with bounds inside the tensor; None where a bound, or the result, is symbolic."""
+    shape, result = shape_of(base), shape_of(node)
     where = None if shape is None else dimension(dim, len(shape))
-    if shape is None or where is None or not isinstance(shape[where], int):
+    if shape is None or where is None:
         return None
     for bound in (start, stop, step):
         if bound is not None and not isinstance(bound, int):
             return None
+    if not isinstance(shape[where], int):
+        # Of a size that is not known as many as the result has, counted from the front.
+        size, first = (result or (None,) * len(shape))[where], start or 0
+        if (
+            not isinstance(size, int)
+            or not isinstance(first, int)
+            or first < 0
+            or step not in (None, 1)
+        ):
+            return None
+        return View(
+            node, "slice", (base,), {"dim": where, "start": first, "stop": first + size, "step": 1}
+        )
     first, last, by = slice(start, stop, step).indices(int(shape[where]))
     return View(node, "slice", (base,), {"dim": where, "start": first, "stop": last, "step": by})
 

@@ -50,9 +50,23 @@ def _arange(node: Node, bound: dict[str, Any]) -> View | None:
     start, stop = bound["start"], bound["end"]
     if stop is None:
         start, stop = 0, start
-    if bound["step"] != 1 or bound["dtype"] not in (None, torch.int64, torch.int32):
+    return View(node, "arange", (), {"start": start}) if bound["step"] == 1 else None
+
+
+def _arange_from_0(node: Node, bound: dict[str, Any]) -> View:
+    return View(node, "arange", (), {"start": 0})
+
+
+def _diff(node: Node, bound: dict[str, Any]) -> View | None:
+    rank, dim = rank_of(bound["input"]), bound["dim"]
+    if rank is None or not isinstance(dim, int) or bound["n"] != 1 or bound["append"] is not None:
         return None
-    return View(node, "arange", (), {"start": start})
+    from_last = dim if dim < 0 else dim - rank
+    return View(node, "diff", (bound["input"], bound["prepend"]), {"dim": from_last})
+
+
+def _cumsum(node: Node, bound: dict[str, Any]) -> View:
+    return View(node, "cumsum", (bound["input"],))
 
 
 def _filled(value: float) -> Any:
@@ -103,7 +117,11 @@ spell("arange", " ".join(("start", "end", "step", *_OPTIONS)), functions=(torch.
       _aten.arange.start, _aten.arange.start_step), build=_arange,
       defaults={"end": None, "step": 1, **_NONE})
 spell("arange", " ".join(("end", *_OPTIONS)), functions=(_aten.arange.default,),
-      defaults=_NONE, build=lambda node, bound: View(node, "arange", (), {"start": 0}))
+      defaults=_NONE, build=_arange_from_0)
+spell("cumsum", "input dim dtype", functions=(torch.cumsum, _aten.cumsum.default),
+      methods="cumsum", defaults={"dtype": None}, build=_cumsum)
+spell("diff", "input n dim prepend append", functions=(torch.diff, _aten.diff.default),
+      methods="diff", defaults={"n": 1, "dim": -1, "prepend": None, "append": None}, build=_diff)
 spell("full", " ".join(("input", "size", *_OPTIONS)), methods="new_ones", defaults=_NONE,
       build=_filled(1))
 spell("full", " ".join(("input", "size", *_OPTIONS)), methods="new_zeros", defaults=_NONE,

@@ -11,6 +11,7 @@ import torch
 from torch.fx import Node
 
 from .canonical import View, rank_of, view
+from .constants import constant, in_dtype
 from .metadata import Size, dtype_of, same_size, same_sizes, shape_of
 from .pattern import Context
 from .positions import Position, position
@@ -141,7 +142,7 @@ class _Reader:
             return unknown
         if _same_positions(found):
             mask = self.added(found.args[0])
-            return replace(mask, hidden=mask.hidden and _in_dtype(mask.hidden, node))
+            return replace(mask, hidden=mask.hidden and in_dtype(mask.hidden, node))
         condition: Any = None
         if found.op == "where":
             condition, shown, hidden = found.args
@@ -162,11 +163,14 @@ class _Reader:
             mask = self._band(node, upper=found.attrs["diagonal"] - 1)
         else:
             mask = self.seen(condition, seen)
-        return replace(mask, hidden=_in_dtype(value, node))
+        return replace(mask, hidden=in_dtype(value, node))
 
     def seen(self, node: Any, true: bool = True) -> Mask:
         """What is seen where the condition is `true`."""
         node = _without_new_dims(node)
+        value = constant(node)
+        if value is not None and bool(value) is true:
+            return NO_MASK
         found = view(node)
         if found is None:
             return self._unknown(node)
@@ -184,8 +188,7 @@ class _Reader:
             return self._triangle(node, found.args[0], true is (op == "ne"))
         if op in _FLIPPED:
             return self._compared(node, op if true else _NEGATED[op], *found.args)
-        value = constant(node)
-        return NO_MASK if value is not None and bool(value) is true else self._unknown(node)
+        return self._unknown(node)
 
     def _triangle(self, node: Node, source: Any, true: bool) -> Mask:
         """``tril`` or ``triu`` of ones, where it is `true` (not zero)."""
@@ -209,8 +212,12 @@ class _Reader:
         if a is None or b is None:
             return self._unknown(node)
         if (a.dim, b.dim) == (-2, -1):
-            a, b, op = b, a, _FLIPPED[op]
+            left, right, a, b, op = right, left, b, a, _FLIPPED[op]
         if (a.dim, b.dim) != (-1, -2) or a.start is None or b.start is None:
+            return self._unknown(node)
+        # A single position is broadcast: the same for all.
+        counted = (shape_of(right) or ())[-2:-1] + (shape_of(left) or ())[-1:]
+        if not same_sizes(counted, (self.queries, self.keys)):
             return self._unknown(node)
         apart = b.start - a.start  # k + a OP q + b is k - q OP b - a
         if op in ("le", "lt"):
@@ -253,24 +260,6 @@ def _same_positions(found: View) -> bool:
 
 def _is_bool(node: object) -> bool:
     return dtype_of(node) == torch.bool
-
-
-def _in_dtype(value: float, node: Node) -> float:
-    return float(torch.tensor(value).to(dtype_of(node)))
-
-
-def constant(argument: Any) -> float | None:
-    """A number that an argument is in every element; None if that is not known."""
-    if isinstance(argument, (bool, int, float)):
-        return float(argument)
-    found = view(argument)
-    if found is None:
-        return None
-    if found.op == "full" and isinstance(found.attrs["value"], (bool, int, float)):
-        return float(found.attrs["value"])
-    if found.op in ("expand", "unsqueeze", "cast"):
-        return constant(found.args[0])
-    return None
 
 
 def _source(node: Node) -> Node:

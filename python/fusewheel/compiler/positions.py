@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +10,10 @@ import torch
 from torch.fx import Node
 
 from .canonical import rank_of, view
-from .metadata import dtype_of, tensor_of, value_of
+from .metadata import dtype_of, same_sizes, shape_of, tensor_of, value_of
+
+# The dtypes in which no position is rounded or wraps around.
+COUNTED = (torch.int64, torch.int32)
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ def position(node: Any) -> Position | None:
     if found is None:
         return _indexed(node)
     if found.op == "arange":
-        start = found.attrs["start"]
+        start = found.attrs["start"] if dtype_of(node) in COUNTED else None
         return Position(-1, start if isinstance(start, int) else None)
     if found.op in ("add", "sub"):
         a, b = found.args
@@ -42,9 +46,7 @@ def position(node: Any) -> Position | None:
             return replace(inner, start=None)
         return replace(inner, start=inner.start + (b if found.op == "add" else -b))
     if found.op == "cast":
-        dtype = dtype_of(node)
-        exact = dtype is not None and not dtype.is_floating_point and dtype != torch.bool
-        return position(found.args[0]) if exact else None
+        return position(found.args[0]) if dtype_of(node) in COUNTED else None
     if found.op == "unsqueeze":
         inner = position(found.args[0])
         if inner is None:
@@ -52,8 +54,16 @@ def position(node: Any) -> Position | None:
         at = inner.dim + rank - 1  # counted from the first, before
         return replace(inner, dim=at + (at >= found.attrs["dim"]) - rank)
     if found.op in ("expand", "contiguous"):
-        return position(found.args[0])
+        return _along(position(found.args[0]), found.args[0], node)
     return None
+
+
+def _along(place: Position | None, source: Any, result: Node) -> Position | None:
+    """The same positions in a result that has as many: one that is broadcast does not count up."""
+    if place is None:
+        return None
+    sizes = [(shape_of(n) or ())[place.dim :][:1] for n in (source, result)]
+    return place if same_sizes(*sizes) else None
 
 
 def _is_one_number(value: Any) -> bool:
@@ -64,15 +74,25 @@ def _is_one_number(value: Any) -> bool:
 
 
 def _indexed(node: Node) -> Position | None:
-    """``x[None, :, None]``."""
-    if getattr(node.target, "__name__", "") != "getitem" or len(node.args) != 2:
+    """``x[None, :, None]``, or ``x[rows, places]``."""
+    if node.target is not operator.getitem:
         return None
-    items = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
-    inner = position(node.args[0])
-    if inner is None or not all(item is None or item == slice(None) for item in items):
+    base, index = node.args
+    items = index if isinstance(index, tuple) else (index,)
+    inner, rank = position(base), rank_of(base) or 0
+    if inner is None:
         return None
+    if len(items) == rank and all(dtype_of(item) in COUNTED for item in items):
+        return _looked_up(node, inner, items[inner.dim])
     kept = [place for place, item in enumerate(items) if item is not None]
-    at = inner.dim + (rank_of(node.args[0]) or 0)
-    if at >= len(kept):
+    if len(kept) != rank or any(items[place] != slice(None) for place in kept):
         return None
-    return replace(inner, dim=kept[at] - len(items))
+    return replace(inner, dim=kept[inner.dim] - len(items))
+
+
+def _looked_up(node: Node, inner: Position, index: Any) -> Position | None:
+    """Positions of places that are positions themselves, the same in every row."""
+    place = position(index)
+    if place is None or place.start is None or place.start < 0 or inner.start is None:
+        return None
+    return _along(replace(place, start=inner.start + place.start), index, node)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -253,5 +254,7 @@ def _dying(match: Match) -> list[Node]:
 
 
 def _is_pure(node: Node) -> bool:
+    if node.target is operator.getitem:
+        return True
     found = view(node)
     return found is not None and not found.inplace

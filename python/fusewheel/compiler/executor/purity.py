@@ -38,7 +38,7 @@ def is_pure(node: Node) -> bool:
         return True
     if node.op == "call_method" and node.target in _METHODS:
         return True
-    if node.target is operator.getitem and isinstance(node.args[1], int):
+    if node.target is operator.getitem:
         return True
     found = view(node)
     if found is None or found.inplace:

@@ -4,7 +4,8 @@ That is one operator, which never holds the scores of all queries and keys. Two 
 where a query sees no key. Scores of -inf make its row NaN by hand and 0 in PyTorch's attention:
 unless the mask shows that it does not happen, such rows are made NaN, with their gradients. A large
 negative number makes its row the mean of all values, in both; but not in float16, where the sums of
-scores and mask are rounded first, and not with the same gradients.
+scores and mask are rounded first, and not with the same gradients. So a mask whose values are not
+known, as that in a buffer, is no obstacle where -inf is filled in.
 """
 
 from __future__ import annotations
@@ -33,36 +34,50 @@ class _Masking:
         tensor: what is added to the scores, or where they are filled; None without a mask.
         filled: what they are filled with, None if the tensor is added.
         poisoned: whether rows that are hidden as a whole become NaN.
+        stopped: whether such rows get no gradients, but for those of the values.
     """
 
     tensor: Node | None
     filled: float | None = None
     poisoned: bool = False
+    stopped: bool = False
 
-    def emit(self, builder: Builder, dtype: torch.dtype) -> Node | None:
-        """The tensor that attention takes."""
-        mask = self.tensor
+    def attend(self, builder: Builder, tensors: list[Node], scale: float) -> Node:
+        """Attention with this mask; `tensors` are query, key and value."""
+        attention = torch.nn.functional.scaled_dot_product_attention
+        mask, dtype = self.tensor, dtype_of(tensors[0])
         if mask is None:
-            return None
+            return builder.call(attention, *tensors, None, scale=scale)
+        while len(shape_of(mask) or ()) not in (2, 4):  # the ranks of which there is a fast kernel
+            mask = builder.call(_aten.unsqueeze.default, mask, 0)
+        rows = self._hidden_rows(builder, mask)
         if self.filled == -math.inf:
             mask = builder.call(torch.logical_not, mask)
+            if rows is not None and self.stopped:
+                mask = builder.call(torch.logical_or, mask, rows)  # finite, until it is replaced
         elif self.filled is not None:
             mask = builder.call(torch.where, mask, self.filled, 0.0)
             mask = builder.call(_aten.to.dtype, mask, dtype)
-        while len(shape_of(mask) or ()) not in (2, 4):  # the ranks of which there is a fast kernel
-            mask = builder.call(_aten.unsqueeze.default, mask, 0)
-        return mask
-
-    def poison(self, builder: Builder, result: Node, dtype: torch.dtype) -> Node:
-        """Make rows that are hidden as a whole NaN: a product with 1, or NaN, reaches gradients."""
-        if not self.poisoned or self.tensor is None:
+        result = builder.call(attention, *tensors, mask, scale=scale)
+        if rows is None:
             return result
-        hidden = self.tensor
+        if not self.stopped:
+            # A product with 1, or NaN, reaches all gradients.
+            factor = builder.call(torch.where, rows, math.nan, 1.0)
+            return builder.call(torch.mul, result, builder.call(_aten.to.dtype, factor, dtype))
+        # By hand, every value has a part in such a row and gets NaN as its gradient.
+        some = builder.call(torch.any, rows, -2, True)
+        factor = builder.call(torch.where, some, math.nan, 0.0)
+        values = builder.call(torch.mean, tensors[2], -2, True)
+        spoilt = builder.call(torch.mul, values, builder.call(_aten.to.dtype, factor, dtype))
+        return builder.call(torch.where, rows, spoilt, result)
+
+    def _hidden_rows(self, builder: Builder, mask: Node) -> Node | None:
+        if not self.poisoned:
+            return None
         if self.filled is None:
-            hidden = builder.call(torch.eq, hidden, -math.inf)
-        rows = builder.call(torch.all, hidden, -1, True)
-        factor = builder.call(torch.where, rows, math.nan, 1.0)
-        return builder.call(torch.mul, result, builder.call(_aten.to.dtype, factor, dtype))
+            mask = builder.call(torch.eq, mask, -math.inf)
+        return builder.call(torch.all, mask, -1, True)
 
 
 def _match(context: Context, node: Node) -> Match | None:
@@ -79,13 +94,10 @@ def _match(context: Context, node: Node) -> Match | None:
     masking = _masking(context, scores, node, dtype)
 
     def build(builder: Builder) -> list[Node]:
-        query, key, value = (_arranged(builder, tensor, rank) for tensor in tensors)
-        attention = torch.nn.functional.scaled_dot_product_attention
-        mask = masking.emit(builder, dtype)
-        result = builder.call(attention, query, key, value, mask, scale=scores.scale)
+        arranged = [_arranged(builder, tensor, rank) for tensor in tensors]
+        result = masking.attend(builder, arranged, scores.scale)
         if rank == 3:
             result = builder.call(_aten.squeeze.dim, result, 0)
-        result = masking.poison(builder, result, dtype)
         if weighted.order is not None:
             result = builder.call(torch.permute, result, weighted.order)
         return [result]
@@ -145,10 +157,12 @@ def _masking(context: Context, scores: Scores, softmax: Node, dtype: torch.dtype
         if mask.shows_every_query_a_key(queries, keys):
             # Nothing is left of a hidden key, whichever of the two it was filled with.
             return _Masking(tensor, -math.inf)
-        if filled != -math.inf:
-            _check_rounding(dtype)
-        _check_gradients(softmax)  # by hand, what is filled in stops the gradients
-        return _Masking(tensor, filled, poisoned=filled == -math.inf)
+        if filled == -math.inf:
+            # By hand, what is filled in stops the gradients.
+            return _Masking(tensor, filled, poisoned=True, stopped=requires_grad(softmax))
+        _check_rounding(dtype)
+        _check_gradients(softmax)
+        return _Masking(tensor, filled)
     if scores.added is None:
         return _Masking(None)
     tensor = scores.added

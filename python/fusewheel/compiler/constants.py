@@ -1,0 +1,77 @@
+"""Tensors that are one number in every element, found by what they are made of."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from .canonical import View, rank_of, view
+from .metadata import dtype_of
+from .positions import COUNTED, position
+
+_COMPARED = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+
+
+def constant(argument: Any) -> float | None:
+    """A number that an argument is in every element; None if that is not known."""
+    if isinstance(argument, (bool, int, float)):
+        return float(argument)
+    found = view(argument)
+    if found is not None:
+        value = _value(found)
+        return None if value is None else in_dtype(value, found.node)
+    if isinstance(argument, Node) and argument.target is operator.getitem:
+        return constant(argument.args[0])  # whichever of its elements are taken
+    return None
+
+
+def in_dtype(value: float, node: Node) -> float:
+    """A number as the tensor of a node holds it."""
+    number = torch.tensor(value, dtype=torch.float64, device="cpu")
+    return float(number.to(dtype_of(node)))
+
+
+def _value(found: View) -> float | None:
+    if found.op == "full":
+        value = found.attrs["value"]
+        return float(value) if isinstance(value, (bool, int, float)) else None
+    if found.op in ("expand", "unsqueeze", "cast", "contiguous"):
+        return constant(found.args[0])
+    if found.op == "slice":
+        return _sliced(found)
+    if found.op == "cumsum":
+        return 0.0 if constant(found.args[0]) == 0 else None
+    if found.op == "diff":
+        return _difference(found)
+    if found.op == "sub" or found.op in _COMPARED:
+        first, second = map(_integer, found.args)
+        if first is None or second is None:
+            return None
+        return float(_COMPARED.get(found.op, operator.sub)(first, second))
+    return None
+
+
+def _integer(argument: Any) -> float | None:
+    """A constant that is compared and subtracted without being rounded."""
+    exact = isinstance(argument, int) or dtype_of(argument) in (*COUNTED, torch.bool)
+    return constant(argument) if exact else None
+
+
+def _sliced(found: View) -> float | None:
+    source, start = position(found.args[0]), found.attrs["start"]
+    if source is None or source.start is None or found.attrs["stop"] - start != 1:
+        return constant(found.args[0])
+    along = found.attrs["dim"] == source.dim + (rank_of(found.node) or 0)
+    return float(source.start + start) if along else None
+
+
+def _difference(found: View) -> float | None:
+    """1, where positions are subtracted, the first one from its predecessor."""
+    positions, before = found.args
+    source = position(positions)
+    if source is None or source.start is None or source.dim != found.attrs["dim"]:
+        return None
+    return 1.0 if _integer(before) == source.start - 1 else None

@@ -1,0 +1,133 @@
+"""The masks that Hugging Face's decoders build: causal ones go, all others stay.
+
+Without a cache, as in training, they find out from the positions whether a row holds several
+sequences; by default these are consecutive.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from compiler.test_models import build, step, tokens
+from oracle import assert_step_as_good_as_eager
+from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
+
+transformers = pytest.importorskip("transformers")
+LAYERS = 1
+NOT_ALONE = "the mask is not known to be causal alone: "
+
+
+def _build(name: str, dtype: torch.dtype = torch.float32, window: int | None = None) -> Any:
+    settings = {"sliding_window": window} if name == "Mistral" else {}
+    return build(name, dtype, num_hidden_layers=LAYERS, **settings)
+
+
+def _found(report: Any) -> tuple[int, list[str]]:
+    """The number of masks that went, and why others stayed."""
+    kept = [r.reason for r in report.refusals if r.pattern == "causal_attention"]
+    return report.count("causal_attention"), kept
+
+
+def _vectors(results: dict[str, Tensor]) -> list[Tensor]:
+    logits, loss, *gradients = results.values()
+    return [logits, loss, torch.cat([gradient.flatten() for gradient in gradients])]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *((name, torch.float32) for name in ("Llama", "Qwen2", "Mistral", "Gemma")),
+        ("Llama", torch.bfloat16),
+    ],
+    ids=str,
+)
+def test_training_step(compare: Any, name: str, dtype: torch.dtype) -> None:
+    model, ids = _build(name, dtype), tokens()
+    twin = copy.deepcopy(model).double()
+    call, recorder = compare.compile(model, fullgraph=True)
+    runs = [
+        step(m, run, ids, use_cache=False)
+        for m, run in ((model, call), (model, model), (twin,) * 2)
+    ]
+    # That of the twin is computed in float32 all the same.
+    rows = runs[2]["logits"][:, :-1].flatten(0, 1)
+    runs[2]["loss"] = torch.nn.functional.cross_entropy(rows, ids[:, 1:].flatten())
+    assert _found(recorder.report()) == (LAYERS, []), recorder.report()
+    assert_step_as_good_as_eager(*map(_vectors, runs))
+
+
+def _logits(compare: Any, model: Any, **given: Any) -> tuple[int, list[str]]:
+    """What was found in a call whose logits are those of the model as it is."""
+    call, recorder = compare.compile(model, "eager")
+    with torch.no_grad():
+        got, expected = (run(**copy.deepcopy(given)).logits for run in (call, model))
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+    return _found(recorder.report())
+
+
+def test_inference(compare: Any) -> None:
+    model = _build("Llama").eval()
+    assert _logits(compare, model, input_ids=tokens(), use_cache=False) == (LAYERS, [])
+
+
+def test_autocast(compare: Any) -> None:
+    model, ids = _build("Llama"), tokens()
+    call, recorder = compare.compile(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        got, expected = (step(model, run, ids, use_cache=False) for run in (call, model))
+    assert _found(recorder.report()) == (LAYERS, []), recorder.report()
+    for a, b in zip(_vectors(got), _vectors(expected), strict=True):
+        assert a.dtype == b.dtype and (a - b).norm() <= 0.06 * b.norm()
+
+
+def test_any_length(compare: Any) -> None:
+    model, counter = _build("Llama").eval(), CompileCounterWithBackend("eager")
+    call, recorder = compare.compile(model, counter)
+    for length in (16, 23, 9):
+        ids = tokens(length)
+        torch._dynamo.mark_dynamic(ids, 1)
+        got, expected = (run(input_ids=ids, use_cache=False).logits for run in (call, model))
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+    assert counter.frame_count == 1
+    assert _found(recorder.report()) == (LAYERS, [])
+
+
+def _mask() -> Tensor:
+    mask = torch.ones(2, 16, dtype=torch.int64)
+    mask[0, :5] = 0
+    return mask
+
+
+def _static(model: Any) -> Any:
+    """With some tokens in it; how many, only the call knows."""
+    cache = transformers.StaticCache(config=model.config, max_cache_len=24)
+    with torch.no_grad():
+        model(input_ids=tokens(6), past_key_values=cache)
+    return cache
+
+
+OTHER: dict[str, tuple[str, dict[str, Any], str]] = {
+    "padding": ("Llama", {"attention_mask": _mask()}, "causal + padding"),
+    # That nothing is padded shows in the values alone.
+    "no_padding": ("Llama", {"attention_mask": torch.ones(2, 16)}, "causal + padding"),
+    "sliding_window": ("Mistral", {"use_cache": False}, "sliding window [-4, 0]"),
+    "packed_sequences": (
+        "Llama",
+        {"position_ids": torch.arange(16).remainder(6).expand(2, -1), "use_cache": False},
+        "arbitrary",
+    ),
+    "static_cache": ("Llama", {"past_key_values": _static, "use_cache": True}, "arbitrary"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_other_masks_are_kept(compare: Any, name: str) -> None:
+    kind, given, mask = OTHER[name]
+    model = _build(kind, window=5).eval()
+    given = {key: value(model) if callable(value) else value for key, value in given.items()}
+    found = _logits(compare, model, input_ids=tokens(), **given)
+    assert found == (0, [NOT_ALONE + mask])
