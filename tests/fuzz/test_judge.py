@@ -1,0 +1,35 @@
+"""The judge of the fuzz: no false alarms, and none missed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fuzz.judge import assert_as_good
+
+
+def through_a_large_sum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """x, of which the sum with something large leaves only the first bits."""
+    large = 3000.0 * y
+    return (x + large) - large
+
+
+def judge(off: float) -> None:
+    """Judges a function that is exact, or `off`, in float64, where eager always loses the same."""
+    arguments = tuple(torch.full((1,), v, dtype=torch.float64) for v in (0.1, 1.0))
+    assert_as_good(
+        lambda function, given: (function(*given),),
+        lambda x, y: x + off,
+        through_a_large_sum,
+        arguments,
+        "output",
+    )
+
+
+def test_eager_in_float64_is_not_exact():
+    judge(0.0)
+
+
+def test_float32_where_float64_was_asked_for_is_seen():
+    with pytest.raises(AssertionError, match="output 0"):
+        judge(1e-8)
