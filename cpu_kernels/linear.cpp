@@ -4,6 +4,7 @@
 
 #if FUSEWHEEL_GLUE
 
+#include <fusewheel/aten.h>
 #include <fusewheel/kernel.h>
 
 namespace fusewheel {
@@ -28,9 +29,12 @@ Tensor linear_backward_x(const Tensor& grad, const Tensor& weight) {
 
 Tensor linear_backward_weight(const Tensor& grad, const Tensor& x, const Tensor& weight) {
   const LinearBackwardWeight call({"grad", grad}, {"x", x}, {"weight", weight});
-  Tensor grad_weight = call.grad_weight;
-  matmul_gradient(call.grad, call.x, grad_weight);
-  return grad_weight;
+  // Sums of float64 are in float64, be the weight narrower or not.
+  Tensor sums = x.scalar_type() == ScalarType::Double
+                    ? empty_contiguous(weight.sizes(), ScalarType::Double, weight)
+                    : call.grad_weight;
+  matmul_gradient(call.grad, call.x, sums);
+  return as_type(sums, weight.scalar_type());
 }
 
 FUSEWHEEL_KERNELS(library) {

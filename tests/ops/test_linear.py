@@ -56,6 +56,15 @@ def test_nan_and_infinity_keep_to_their_row_and_column(rows):
     assert fusewheel.linear(x[:1], weight).isnan().all()
 
 
+@pytest.mark.parametrize("stored", DTYPES)
+def test_the_gradient_of_a_narrower_weight_is_rounded_once(stored):
+    # What is left of each sum is beyond the digits that its terms have in float32.
+    x = torch.tensor([2.0**24 + 1, -(2.0**24)], dtype=torch.float64)[:, None].expand(2, 5)
+    weight = torch.zeros(4, 5, dtype=stored)
+    got = torch.ops.fusewheel.linear_backward_weight(x.new_ones(2, 4), x, weight)
+    assert torch.equal(got, torch.ones(4, 5, dtype=stored))
+
+
 def test_the_gradient_of_a_wider_bias_is_not_rounded_on_its_way():
     x, weight = torch.zeros(2, 3, dtype=torch.bfloat16), torch.zeros(1, 3, dtype=torch.bfloat16)
     bias = torch.zeros(1, requires_grad=True)
