@@ -1,11 +1,12 @@
 """Tests the same wheel files on every Python and every torch this machine can get.
 
     python wheels/matrix.py --wheels FILE... [--python 3.11 ...] [--torch 2.13 ...] [--page PAGE]
-        [--at-hand]
+        [--at-hand] [--again]
 
 A cell is an environment of its own: torch as uv finds it, the wheels by file, then the tests. What
 cannot be had (no such interpreter, no such torch for it) is listed as not run, with the reason. The
-table goes into PAGE, between two comments; cells that were not asked for keep what stands there.
+table goes into PAGE, between two comments, after every cell. Cells not asked for keep what
+stands there; so do those that passed with the same files, without --again.
 With --at-hand nothing is downloaded: a cell runs if its Python is installed and its torch in uv's
 cache (UV_CACHE_DIR) or in a folder it knows (UV_FIND_LINKS), and it is no failure if none does.
 """
@@ -20,7 +21,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -32,10 +33,14 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.13t", "3.14")
 TORCHES = ("2.10", "2.11", "2.12", "2.13", "2.14", "2.15")
 TOOLS = ("pytest", "expecttest", "hypothesis", "numpy", "pip")
 PLACE = ROOT / ".nox" / "cells"
-# What a user meets first, and of two operators all ways of using them. Other tests of the wheels
-# put stand-ins in place of torch, or look at the files.
-CHOICE = "test_errors or test_index or muladd or rms_norm and not add_rms_norm and not backward"
-TESTS = ("tests/wheels", "tests/ops", "--ignore=tests/ops/test_compilers.py", "-k", CHOICE)
+# What a user meets first, of two operators all ways of using them, and of TorchScript one test of
+# each way. Other tests of the wheels put stand-ins in place of torch, or look at the files.
+CHOICE = (
+    "test_errors or test_index or muladd or rms_norm and not add_rms_norm and not backward "
+    "or any_size or saved_it_runs or without_torchscript or every_origin or stay_outside"
+)
+FOLDERS = ("tests/wheels", "tests/ops", "tests/jit")
+TESTS = (*FOLDERS, "--ignore=tests/ops/test_compilers.py", "-k", CHOICE)
 NOT_ASKED = "not asked for"
 BEGIN, END = "<!-- nox -s matrix -->", "<!-- end -->"
 
@@ -64,7 +69,9 @@ def run_cell(
     shutil.rmtree(folder, ignore_errors=True)
     own = str(folder / "bin" / "python")
     uv = str(Path(sys.executable).with_name("uv"))
-    install = (uv, "pip", "install", "--quiet", "--python", own, *["--offline"] * at_hand)
+    # An sdist would want a compiler, which is no reason to leave a cell out.
+    offline = ["--offline"] * at_hand
+    install = (uv, "pip", "install", "--quiet", "--no-build", "--python", own, *offline)
     done = _run((uv, "venv", "--quiet", "--python", executable, str(folder)))
     done = done if done.returncode else _run((*install, f"torch=={torch}.*", *TOOLS))
     if done.returncode:
@@ -74,10 +81,12 @@ def run_cell(
     if done.returncode:
         return Cell(python, torch, "failed", f"installing: {_reason(done.stderr)}")
     tests = (own, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS)
-    done = _run(tests, FUSEWHEEL_DIST=str(wheels[0].resolve().parent))
+    # Triton, which comes with torch, would turn the lock on when it is imported.
+    lock = {"PYTHON_GIL": "0"} if python.endswith("t") else {}
+    done = _run(tests, FUSEWHEEL_DIST=str(wheels[0].resolve().parent), **lock)
     print(done.stdout[-6000:], done.stderr[-1000:], flush=True)
     if "UV_CACHE_DIR" not in os.environ:
-        _run((uv, "cache", "clean", "--quiet", "torch"))  # no other cell wants this one
+        _run((uv, "cache", "clean", "--quiet", "torch", "triton"))  # no other cell wants these
     summary = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else "no output"
     counts = ", ".join(re.findall(r"\d+ (?:passed|failed|errors?|skipped)", summary)) or summary
     outcome = "failed" if done.returncode else "passed"
@@ -95,10 +104,12 @@ def _run(command: Sequence[str], **environment: str) -> subprocess.CompletedProc
 def _reason(complaint: str) -> str:
     """A sentence of an installer's complaint, without the frames and the addresses in it."""
     text = " ".join(re.sub(r"https?://\S+|[^\x00-\x7f]", "", complaint).split())
-    return text.partition(" hint:")[0][-300:] or "no reason was given"
+    for more in (" hint:", " and only the following versions"):
+        text = text.partition(more)[0]
+    return text.rpartition(" cause: ")[2][-300:] or "no reason was given"
 
 
-def page(cells: Sequence[Cell], wheels: Sequence[Path]) -> str:
+def table(cells: Sequence[Cell], wheels: Sequence[Path]) -> str:
     """The table, the reasons, the hashes, and the cells once more for the next run to read."""
     versions = sorted({cell.python for cell in cells}, key=_order)
     torches = sorted({cell.torch for cell in cells}, key=_order)
@@ -131,22 +142,50 @@ def _order(version: str) -> tuple[int, int, bool]:
     return int(major), int(minor), version.endswith("t")
 
 
+def recorded(text: str, wheels: Sequence[Path]) -> dict[tuple[str, str], Cell]:
+    """The cells of a page, if they were of the same files."""
+    old = text.partition(BEGIN)[2].partition(END)[0]
+    data = re.search(r"<!-- (\[.*\]) -->", old)
+    hashes = [hashlib.sha256(wheel.read_bytes()).hexdigest() for wheel in wheels]
+    if data is None or not all(digest in old for digest in hashes):
+        return {}
+    return {(c["python"], c["torch"]): Cell(**c) for c in json.loads(data[1])}
+
+
+def _text(page: Path) -> str:
+    return page.read_text() if page.exists() else f"{BEGIN}\n{END}\n"
+
+
 def merge(text: str, cells: Sequence[Cell], wheels: Sequence[Path]) -> str:
     """The page with a new table; earlier cells stay if they were of the same files."""
     before, _, rest = text.partition(BEGIN)
-    old, _, after = rest.partition(END)
-    known: dict[tuple[str, str], Cell] = {}
-    hashes = [hashlib.sha256(wheel.read_bytes()).hexdigest() for wheel in wheels]
-    data = re.search(r"<!-- (\[.*\]) -->", old)
-    if data and all(digest in old for digest in hashes):
-        known = {(c["python"], c["torch"]): Cell(**c) for c in json.loads(data[1])}
+    after = rest.partition(END)[2]
+    known = recorded(text, wheels)
     for cell in cells:
         if cell.detail == NOT_ASKED:
             known.setdefault((cell.python, cell.torch), cell)
         else:
             known[cell.python, cell.torch] = cell
     ordered = sorted(known.values(), key=lambda cell: (_order(cell.python), _order(cell.torch)))
-    return f"{before}{BEGIN}\n{page(ordered, wheels)}\n{END}{after}"
+    return f"{before}{BEGIN}\n{table(ordered, wheels)}\n{END}{after}"
+
+
+def diagonals() -> Iterator[tuple[str, str]]:
+    """All cells, in an order in which the first six have seen every Python and every torch."""
+    for shift in range(len(TORCHES)):
+        for row, python in enumerate(PYTHONS):
+            yield python, TORCHES[(row + shift) % len(TORCHES)]
+
+
+def tried(python: str, torch: str, wheels: Sequence[Path], at_hand: bool) -> Cell:
+    """One cell, and nothing left of it."""
+    try:
+        executable = pythons.interpreter(python, PLACE / "pythons", at_hand)
+        return run_cell(python, torch, executable, wheels, at_hand)
+    except pythons.NotToBeHad as error:
+        return Cell(python, torch, "not run", str(error))
+    finally:
+        shutil.rmtree(PLACE / f"{python}-{torch}", ignore_errors=True)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -157,24 +196,20 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--torch", nargs="+", default=TORCHES, help="versions; default: all")
     parser.add_argument("--at-hand", action="store_true", help="download nothing to test on")
     parser.add_argument("--page", type=Path, default=PAGE, help="where the table goes")
+    parser.add_argument("--again", action="store_true", help="also what passed before")
     options = parser.parse_args(arguments)
-    cells: list[Cell] = []
-    for python in PYTHONS:
-        for torch in TORCHES:
+    page, cells = options.page, []
+    for python, torch in diagonals():
+        cell = recorded(_text(page), options.wheels).get((python, torch))
+        if python not in options.python or torch not in options.torch:
             cell = Cell(python, torch, "not run", NOT_ASKED)
-            if python in options.python and torch in options.torch:
-                try:
-                    executable = pythons.interpreter(python, PLACE / "pythons", options.at_hand)
-                    cell = run_cell(python, torch, executable, options.wheels, options.at_hand)
-                except pythons.NotToBeHad as error:
-                    cell = Cell(python, torch, "not run", str(error))
-                shutil.rmtree(PLACE / f"{python}-{torch}", ignore_errors=True)
-                print(f"Python {python}, torch {torch}: {cell.outcome}, {cell.detail}", flush=True)
-                # After each of them, because all of them take hours.
-                text = options.page.read_text() if options.page.exists() else f"{BEGIN}\n{END}\n"
-                options.page.write_text(merge(text, [cell], options.wheels))
-            cells.append(cell)
-    options.page.write_text(merge(options.page.read_text(), cells, options.wheels))
+        elif cell is None or cell.outcome != "passed" or options.again:
+            cell = tried(python, torch, options.wheels, options.at_hand)
+            print(f"Python {python}, torch {torch}: {cell.outcome}, {cell.detail}", flush=True)
+            # After each of them, because all of them take hours.
+            page.write_text(merge(_text(page), [cell], options.wheels))
+        cells.append(cell)
+    page.write_text(merge(_text(page), cells, options.wheels))
     outcomes = {cell.outcome for cell in cells}
     return int("failed" in outcomes or ("passed" not in outcomes and not options.at_hand))
 

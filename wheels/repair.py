@@ -8,6 +8,7 @@ torch that is already loaded provides them. The schema library lies in the wheel
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ def main(arguments: Sequence[str]) -> int:
         print(__doc__, file=sys.stderr)
         return 2
     output, *wheels = arguments
+    # auditwheel packs the modes of the folders it makes.
+    os.umask(0o022)
     excluded = ["--exclude", "libtorch*.so", "--exclude", "libc10*.so"]
     command = [sys.executable, "-m", "auditwheel", "repair", *excluded, "--wheel-dir", output]
     return max(subprocess.run([*command, wheel], check=False).returncode for wheel in wheels)

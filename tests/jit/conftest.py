@@ -11,6 +11,19 @@ from typing import Any
 
 import pytest
 import torch
+from fusewheel import jit
+from fusewheel.jit.support import require_torchscript
+
+WITHOUT_TORCHSCRIPT = ("test_python_without_torchscript", "test_importing_it_is_light")
+
+
+@pytest.fixture(autouse=True)
+def _supported(request: pytest.FixtureRequest) -> None:
+    if request.node.name not in WITHOUT_TORCHSCRIPT:
+        try:
+            require_torchscript()
+        except jit.TorchScriptError as error:
+            pytest.skip(str(error))
 
 
 @pytest.fixture(autouse=True)

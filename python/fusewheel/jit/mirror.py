@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._dispatch.python import enable_python_dispatcher
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
@@ -242,7 +243,8 @@ class _Builder:
             return _UNKNOWN
         try:
             arguments, options = spelled(overload, values)
-            with self._fake, torch.no_grad():
+            # The C++ of matmul asks for numbers before torch 2.13; its Python takes symbols.
+            with self._fake, enable_python_dispatcher(), torch.no_grad():
                 return overload(*arguments, **options)
         except Exception:  # whatever the operation refuses, or cannot tell without its data
             return _UNKNOWN
