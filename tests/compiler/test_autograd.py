@@ -131,3 +131,21 @@ def test_tangents_are_not_lost(inner: str) -> None:
         expected = forward_ad.unpack_dual(swiglu(dual, up)).tangent
         actual = forward_ad.unpack_dual(call(dual, up)).tangent
     torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("inner", ["aot_eager", "none"])
+def test_one_result_without_a_gradient(compare: Any, inner: str) -> None:
+    """As queries with adapters beside keys without, and a trained norm behind a frozen sum."""
+
+    def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return x * cos + torch.cat((-x[..., 4:], x[..., :4]), -1) * sin
+
+    def function(q: Tensor, k: Tensor, r: Tensor, cos: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+        h = k + r
+        y = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6) * w
+        return turned(q, cos, cos), turned(k, cos, cos), h * 2, y
+
+    q, k, r = (torch.randn(2, 3, 5, 8) for _ in range(3))
+    tables = torch.randn(5, 8), torch.rand(8).requires_grad_()
+    report = compare.oracle(function, q.requires_grad_(), k, r, *tables, inner=inner)
+    assert report.counts() == {"rope": 1, "add_rms_norm": 1}, report

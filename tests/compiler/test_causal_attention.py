@@ -128,6 +128,13 @@ def test_autocast(compare: Any) -> None:
     assert report.counts() == {"causal_attention": 1}, report
 
 
+def _jumps(q: Tensor) -> Tensor:
+    """Where positions do not follow their predecessor: at the first, which is given twice."""
+    at = positions(q)
+    before = (at[:, :1] - 1).expand(1, 2)
+    return (torch.diff(at, prepend=before, dim=-1) != 1)[:, :LENGTH]
+
+
 def _written(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     mask = causal(q, k)
     mask[1, 0] = False
@@ -185,6 +192,20 @@ OTHER: dict[str, tuple[Callable[..., Tensor], str]] = {
             q, k, v, torch.arange(LENGTH) <= torch.arange(1)[:, None].expand(LENGTH, 1)
         ),
         NOT_ALONE + "arbitrary",
+    ),
+    "first_row_for_all": (
+        lambda q, k, v, *_: attend(q, k, v, causal(q, k)[:1]),
+        "",
+    ),
+    "first_row_of_a_triangle_for_all": (
+        lambda q, k, v, *_: attend(
+            q, k, v, torch.ones(1, LENGTH).tril() != torch.zeros(LENGTH, LENGTH)
+        ),
+        "",
+    ),
+    "a_jump": (
+        lambda q, k, v, *_: attend(q, k, v, causal(q, k) & (_jumps(q) == 0)),
+        NOT_ALONE + "causal + padding",
     ),
     "rounded_positions": (
         lambda q, k, v, *_: attend(

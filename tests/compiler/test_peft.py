@@ -15,9 +15,8 @@ assert fusewheel
 peft = pytest.importorskip("peft")
 # peft reads an attribute that transformers has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")
-# Where queries have adapters and keys have none, the first layer keeps its rope: of its two results
-# only one has a gradient.
-TARGETS = ["q_proj", "k_proj", "gate_proj", "down_proj"]
+# Those of keys have none: of the two results of the first layer's rope only one has a gradient.
+TARGETS = ["q_proj", "v_proj", "gate_proj", "down_proj"]
 # Of one layer, the last norm included.
 COUNTS = {"rms_norm": 1, "add_rms_norm": 2, "rope": 1, "silu_mul": 1}
 

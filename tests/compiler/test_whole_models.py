@@ -92,12 +92,11 @@ def _qwen2() -> tuple[Any, Inputs]:
 
 def _gpt2() -> tuple[Any, Inputs]:
     """Its loss is named: what is guessed comes with a warning, which would break the graph."""
-    config = _config(
-        "GPT2", n_embd=32, n_layer=2, n_head=2, n_positions=16, bos_token_id=1, eos_token_id=2,
-        loss_type="ForCausalLM",
-    )  # fmt: skip
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 16}
+    model = transformers.GPT2LMHeadModel(_config("GPT2", **sizes, bos_token_id=1, eos_token_id=2))
+    model.loss_type = "ForCausalLM"
     ids = _tokens(9)
-    return transformers.GPT2LMHeadModel(config), {"input_ids": ids, "labels": ids}
+    return model, {"input_ids": ids, "labels": ids}
 
 
 def _bert() -> tuple[Any, Inputs]:

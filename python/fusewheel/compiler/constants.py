@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from .canonical import View, rank_of, view
-from .metadata import dtype_of
+from .metadata import dtype_of, same_sizes, shape_of
 from .positions import COUNTED, position
 
 _COMPARED = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
@@ -74,4 +74,5 @@ def _difference(found: View) -> float | None:
     source = position(positions)
     if source is None or source.start is None or source.dim != found.attrs["dim"]:
         return None
-    return 1.0 if _integer(before) == source.start - 1 else None
+    one = same_sizes((shape_of(before) or ())[source.dim :][:1], (1,))
+    return 1.0 if one and _integer(before) == source.start - 1 else None

@@ -202,7 +202,7 @@ class _Reader:
             bounds = {"upper": diagonal} if true else {"lower": diagonal + 1}
         else:
             bounds = {"lower": diagonal} if true else {"upper": diagonal - 1}
-        return self._band(node, **bounds)
+        return self._band(found.node, **bounds)
 
     def _compared(self, node: Node, op: str, left: Any, right: Any) -> Mask:
         a, b, bound = position(left), position(right), constant(right)
@@ -255,7 +255,9 @@ def _same_positions(found: View) -> bool:
         return True
     if found.op == "unsqueeze":
         return bool(found.attrs["dim"] < (rank_of(found.node) or 0) - 2)
-    return found.op == "slice" and found.attrs["start"] == 0 and found.attrs["step"] == 1
+    # One row that is cut out would be broadcast, to all queries.
+    rows = [(shape_of(node) or ())[-2:] for node in (found.node, *found.args[:1])]
+    return found.op == "slice" and same_sizes(*rows)
 
 
 def _is_bool(node: object) -> bool:

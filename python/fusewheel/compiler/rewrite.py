@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch.fx import Graph, GraphModule, Node
 
 from . import layout_spellings as _layout_spellings  # noqa: F401  (fills the table behind `view`)
@@ -189,7 +190,8 @@ class _Pass:
         origin = max(match.roots)
         builder = Builder(self._context, match.place(), origin)
         try:
-            results = list(match.build(builder))
+            built = zip(match.roots, match.build(builder), strict=True)
+            results = [_detached(builder, root, result) for root, result in built]
             moved = traffic(builder.nodes)
             values = self._values(match.roots, results)
         except Exception:
@@ -244,6 +246,14 @@ class _Pass:
             inputs = list(node.all_input_nodes)
             self._context.erase(node)
             todo += inputs
+
+
+def _detached(builder: Builder, root: Node, result: Node) -> Node:
+    """The result, without a gradient where only another result of the operator has one."""
+    old, new = tensor_of(root), tensor_of(result)
+    if old is None or new is None or old.requires_grad or not new.requires_grad:
+        return result
+    return builder.call(torch.ops.aten.detach.default, result)
 
 
 def _dying(match: Match) -> list[Node]:
