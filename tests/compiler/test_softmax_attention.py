@@ -309,7 +309,9 @@ KEPT: dict[str, tuple[Callable[..., Any], str]] = {
 @pytest.mark.parametrize("name", KEPT)
 def test_kept(compare: Any, name: str) -> None:
     function, reason = KEPT[name]
-    report = compare(function, *inputs(), inner="eager")
+    # The same operators, whose products may round otherwise where their memory lies otherwise:
+    # a softmax of large scores carries that far.
+    report = compare(function, *inputs(), inner="eager", tolerance=1e-3)
     assert report.counts() == {}, report
     reasons = [refusal.reason for refusal in report.refusals]
     assert any(reason in given for given in reasons) if reason else not reasons, report
