@@ -119,7 +119,8 @@ def test_a_batch_is_a_loop(operator: Operator):
         for k, (a, b) in enumerate(
             zip(got, looped(functional(operator), batched, which), strict=True)
         ):
-            if calls.count and not operator.products:
+            # Matrix products choose how to sum by the number of rows.
+            if calls.count and not operator.name.startswith("linear"):
                 assert torch.equal(a, b), f"{what}, output {k}"
             else:
                 assert_as_good_as_eager(a, b, b, f"{what}, output {k}")
