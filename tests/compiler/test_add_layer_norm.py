@@ -127,7 +127,7 @@ def test_addend_written_later(compare: Any) -> None:
 
 
 def test_only_the_bias_is_trained(compare: Any) -> None:
-    """The operator would make the sum require a gradient too."""
+    """The operator makes the sum require a gradient too, so it is detached."""
 
     def block(x: Tensor, r: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         h = x + r
@@ -135,8 +135,7 @@ def test_only_the_bias_is_trained(compare: Any) -> None:
 
     x, r, w, b = _inputs()
     report = compare(block, x.detach(), r.detach(), w.detach(), b)
-    assert report.counts() == {"layer_norm": 1}, report
-    assert "requires_grad" in report.refusals[0].reason
+    assert report.counts() == {"add_layer_norm": 1}, report
 
 
 def test_dynamic_shapes(compare: Any) -> None:
