@@ -22,6 +22,7 @@ from benchmarks import (
     results,
     timing,
     torchscript,
+    unknown,
 )
 from benchmarks.compare import compare
 from benchmarks.results import Run
@@ -35,6 +36,7 @@ TABLES: dict[str, Table] = {
     "calls": calls.TABLE,
     "compile": compile_models.TABLE,
     "torchscript": torchscript.TABLE,
+    "unknown": unknown.TABLE,
 }
 
 

@@ -93,6 +93,11 @@ def quantized_goals(case: str) -> dict[str, float]:
     return {INDUCTOR: 3.0} if case == "decode" else {}
 
 
+def unknown_goals() -> dict[str, float]:
+    """Of a compiled model of which nothing is replaced."""
+    return {INDUCTOR: 0.98}
+
+
 def judged(goals: Mapping[str, float], reached: Mapping[str, float]) -> dict[str, bool]:
     """Each goal in words, and whether the speeds reached meet it."""
     return {

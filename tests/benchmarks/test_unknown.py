@@ -1,0 +1,74 @@
+"""The models of the table and what it judges, without the clock."""
+
+from __future__ import annotations
+
+import argparse
+
+import fusewheel
+import pytest
+import torch
+from benchmarks import unknown
+from benchmarks.goals import EAGER, INDUCTOR
+from benchmarks.unknown_models import MODELS
+
+
+@pytest.fixture(autouse=True)
+def _forget():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("direction", unknown.DIRECTIONS)
+@pytest.mark.parametrize("name", MODELS)
+def test_every_competitor_gives_the_values(monkeypatch, name, direction):
+    # As fast as Inductor is for the clock to say; here nothing is generated.
+    without = {INDUCTOR: {"backend": "eager"}}
+    without[unknown.FUSEWHEEL] = {"backend": "fusewheel", "options": {"inner": "none"}}
+    monkeypatch.setattr(unknown, "COMPILERS", without)
+    torch.manual_seed(0)
+    model, x = MODELS[name](8)
+    model.train(direction != "fwd")
+    runs = unknown.competitors(model, x, direction)
+    assert list(runs) == [EAGER, INDUCTOR, unknown.FUSEWHEEL]
+    want = runs[EAGER]()
+    assert torch.is_tensor(want) != (direction == "fwd+bwd")
+    for run in runs.values():
+        torch.testing.assert_close(run(), want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_pattern_was_written_for_them(name):
+    model, x = MODELS[name](8)
+    assert fusewheel.explain(model, x).counts() == {}
+
+
+def test_a_row_may_be_two_percent_slower(monkeypatch):
+    times = iter([{EAGER: 2.0, INDUCTOR: 0.98, unknown.FUSEWHEEL: 1.0}] * 2)
+    modes = []
+
+    def measure(competitors, seconds):
+        return next(times)
+
+    def competitors(model, x, direction):
+        modes.append(model.training)
+
+    monkeypatch.setattr(unknown, "measure", measure)
+    monkeypatch.setattr(unknown, "competitors", competitors)
+    chosen = argparse.Namespace(
+        threads=[torch.get_num_threads()],
+        models=["field of sines"],
+        directions=list(unknown.DIRECTIONS),
+        seconds=0.0,
+    )
+    first, second = unknown.cells(chosen)
+    assert modes == [False, True] and (first.direction, second.direction) == unknown.DIRECTIONS
+    assert first.goals == {"0.98x inductor": True}
+    assert [column.text(first) for column in unknown.TABLE.columns][3:] == [
+        "1000.00", "2.00", "0.98", "",
+    ]  # fmt: skip
+    assert unknown.panels([first]) == {
+        f"fwd, threads: {first.threads}": {
+            "field of sines": {"against eager": 2.0, "against inductor": 0.98}
+        }
+    }
