@@ -223,22 +223,24 @@ def reproduce(session: nox.Session) -> None:
     session.install(*AUDIT_TOOLS)
     folders = []
     umask = os.umask(0o022)
-    for name in ("one", "another/and/longer"):
-        source = Path(session.create_tmp()) / name
-        shutil.rmtree(source, ignore_errors=True)
-        source.mkdir(parents=True)
-        archive = str(source.parent / "source.tar")
-        session.run("git", "archive", "--output", archive, "HEAD", external=True)
-        shutil.unpack_archive(archive, source, filter="data")
-        if folders:  # as somebody with another umask has it
-            os.umask(0o077)
-            for file in source.rglob("*.py"):
-                file.chmod(0o600)
-        _kernel_wheels(session, source, source / "dist", kernels)
-        if "fusewheel" in packages:
-            _front(session, source / "dist", source)
-        folders.append(str(source / "dist"))
-    os.umask(umask)
+    try:
+        for name in ("one", "another/and/longer"):
+            source = Path(session.create_tmp()) / name
+            shutil.rmtree(source, ignore_errors=True)
+            source.mkdir(parents=True)
+            archive = str(source.parent / "source.tar")
+            session.run("git", "archive", "--output", archive, "HEAD", external=True)
+            shutil.unpack_archive(archive, source, filter="data")
+            if folders:  # as somebody with another umask has it
+                os.umask(0o077)
+                for file in source.rglob("*.py"):
+                    file.chmod(0o600)
+            _kernel_wheels(session, source, source / "dist", kernels)
+            if "fusewheel" in packages:
+                _front(session, source / "dist", source)
+            folders.append(str(source / "dist"))
+    finally:
+        os.umask(umask)
     session.run("python", "wheels/compare.py", *folders)
 
 
