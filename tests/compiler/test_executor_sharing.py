@@ -84,6 +84,7 @@ WRITES: dict[str, Callable[[Tensor], Any]] = {
     "constant": lambda x: (c := torch.arange(3.0).unsqueeze(0), c.add_(x[:3]), c + 1)[2],
     "copy": lambda x: (c := x.view(6), c.add_(1), x * 2)[2],
     "float": lambda x: (c := x.float(), c.add_(1), x * 2)[2],
+    "operator": lambda x: (c := x.view(6), torch.ops.fusewheel.add_out(x, x, out=c), x * 2)[2],
     "item": lambda x: (c := x.cos(), c.__setitem__(0, 3.0), c + x.cos())[2],
 }
 
@@ -122,6 +123,17 @@ def test_conversions_that_change_nothing_are_left_out() -> None:
     lines = steps(f, torch.randn(2, 3))
     assert not any(count(lines, name) for name in ("float", "reshape", "to", "expand"))
     assert count(lines, "contiguous") == 1  # this one copies
+
+
+def test_an_operator_that_writes_nothing_keeps_nothing() -> None:
+    """Called as a package's code does, without naming the overload."""
+
+    def f(x: Tensor) -> Tensor:
+        y = x.contiguous()
+        return torch.ops.fusewheel.muladd(y, y, 1.0)
+
+    lines = steps(f, torch.randn(2, 3))
+    assert not count(lines, "contiguous") and count(lines, "muladd") == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -173,6 +173,10 @@ def _written(node: Node) -> list[Node]:
         return written
     if isinstance(target, torch._ops.OpOverload):
         return [*written, *_written_by_schema(node, target)]
+    if isinstance(target, torch._ops.OpOverloadPacket) and not _is_torch(target):
+        # Which one it will be depends on the arguments.
+        overloads = [getattr(target, name) for name in target.overloads()]
+        return [*written, *(n for one in overloads for n in _written_by_schema(node, one))]
     if target in _INPLACE_OPERATORS:
         return [*written, *_nodes_in(node.args[0])]
     if isinstance(target, torch._ops.HigherOrderOperator):

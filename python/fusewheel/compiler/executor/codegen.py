@@ -109,6 +109,8 @@ class _Writer:
         if target is operator.getitem and not node.kwargs:
             return f"{self._text(node.args[0])}[{self._text(node.args[1])}]"
         arguments = self._arguments(node.args, node.kwargs)
+        if isinstance(target, torch._ops.OpOverloadPacket) and target.overloads() == ["default"]:
+            target = target.default
         if isinstance(target, torch._ops.OpOverload):
             # What `OpOverload.__call__` calls in its turn: a Python call less.
             return f"{self._name(target._op, target._opname)}({arguments})"
