@@ -84,7 +84,7 @@ WRITES: dict[str, Callable[[Tensor], Any]] = {
     "constant": lambda x: (c := torch.arange(3.0).unsqueeze(0), c.add_(x[:3]), c + 1)[2],
     "copy": lambda x: (c := x.view(6), c.add_(1), x * 2)[2],
     "float": lambda x: (c := x.float(), c.add_(1), x * 2)[2],
-    "operator": lambda x: (c := x.view(6), torch.ops.fusewheel.add_out(x, x, c), x * 2)[2],
+    "operator": lambda x: (c := x.cos(), torch.ops.fusewheel.add_out(c, c, x), c * x.cos())[2],
     "item": lambda x: (c := x.cos(), c.__setitem__(0, 3.0), c + x.cos())[2],
 }
 
