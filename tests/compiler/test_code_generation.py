@@ -59,6 +59,16 @@ def test_products_and_fused_operators_gain_nothing() -> None:
     assert _gain(Block(), torch.randn(32, 64)) == 0
 
 
+def test_an_operator_with_a_kernel_of_its_own_is_not_generated() -> None:
+    """Nor where its overload is not named, as in a layer of 4-bit weights."""
+
+    def f(x: Tensor) -> Tensor:
+        result: Tensor = torch.ops.fusewheel.muladd(torch.exp(x), x, 1.0)
+        return result
+
+    assert _gain(f, torch.randn(300, 300)) == 0
+
+
 def test_lone_operation_gains_nothing() -> None:
     into, out = nn.Linear(64, 64), nn.Linear(64, 64)
     assert _gain(lambda x: out(F.relu(into(x)).transpose(0, 1)), torch.randn(64, 64)) == 0

@@ -35,6 +35,7 @@ _COMPOSED = frozenset((
     "cross_entropy", "nll_loss", "mse_loss", "dropout", "cumsum", "glu", "float", "to",
 ))
 # fmt: on
+_OPERATORS = torch._ops.OpOverload, torch._ops.OpOverloadPacket
 _TAGS = {tag for name in ("pointwise", "reduction") if (tag := getattr(torch.Tag, name, None))}
 
 
@@ -123,7 +124,7 @@ def _runs(node: Node) -> bool:
 def _is_fusable(node: Node) -> bool:
     if not _runs(node):
         return False
-    if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace != "aten":
+    if isinstance(node.target, _OPERATORS) and not str(node.target).startswith("aten."):
         return False  # has a kernel of its own
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         return False  # calls bodies, which are counted
