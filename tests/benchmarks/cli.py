@@ -20,6 +20,7 @@ from benchmarks import (
     operators,
     projection,
     results,
+    rewrites,
     timing,
     torchscript,
 )
@@ -33,6 +34,7 @@ TABLES: dict[str, Table] = {
     "linear": linear.TABLE,
     "linear_cross_entropy": projection.TABLE,
     "calls": calls.TABLE,
+    "rewrites": rewrites.TABLE,
     "compile": compile_models.TABLE,
     "torchscript": torchscript.TABLE,
 }

@@ -43,6 +43,7 @@ def rewrite(
     *,
     patterns: Sequence[Pattern] | None = None,
     recorder: Recorder | None = None,
+    inner: str | None = None,
 ) -> Report:
     """Rewrite a captured graph in place.
 
@@ -50,6 +51,8 @@ def rewrite(
         module: a graph from Dynamo or export whose nodes carry ``example_value`` or ``val``.
         patterns: what to look for; by default every pattern there is.
         recorder: where to note what happened, next to what it noted before.
+        inner: what runs the rewritten graph; of ``"inductor"`` and ``"none"`` it is known what does
+            not pay there, see `fusewheel.compiler.costs`.
 
     Returns:
         what was replaced and refused, including what `recorder` held already.
@@ -58,7 +61,9 @@ def rewrite(
     chosen = known_patterns() if patterns is None else tuple(patterns)
     off = disabled()
     for body, facts in _bodies(module).items():
-        changed = [_Pass(facts, pattern, recorder, pattern.name in off).run() for pattern in chosen]
+        changed = [
+            _Pass(facts, pattern, recorder, inner, pattern.name in off).run() for pattern in chosen
+        ]
         if any(changed):
             body.graph.lint()
             body.recompile()
@@ -147,8 +152,11 @@ class _Facts:
 class _Pass:
     """One pattern on one graph."""
 
-    def __init__(self, facts: _Facts, pattern: Pattern, recorder: Recorder, off: bool) -> None:
+    def __init__(
+        self, facts: _Facts, pattern: Pattern, recorder: Recorder, inner: str | None, off: bool
+    ) -> None:
         self._facts = facts
+        self._inner = inner
         self._off = off
         self._pattern = pattern
         self._recorder = recorder
@@ -184,7 +192,7 @@ class _Pass:
         match = self._pattern.match(self._context, node)
         if match is None:
             return False
-        check(self._context, self._pattern, match)
+        check(self._context, self._pattern, match, self._inner)
         require(not self._off, REASON)
         line = line_of(max(match.roots))
         before = traffic(_dying(match))

@@ -28,7 +28,11 @@ class InferenceModule(torch.jit._script.RecursiveScriptModule):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As any module, below autograd if no gradient is asked for."""
-        if is_observed(self) or needs_autograd(args) or needs_autograd(kwargs.values()):
+        if (
+            torch.is_inference_mode_enabled()  # it is below autograd already
+            or is_observed(self)
+            or _needs_autograd((*args, *kwargs.values()) if kwargs else args)
+        ):
             return torch.nn.Module.__call__(self, *args, **kwargs)
         with torch._C._AutoDispatchBelowAutograd():
             return self.forward(*args, **kwargs)
@@ -47,10 +51,9 @@ def below_autograd(module: TorchScript) -> TorchScript:
 
 
 def is_observed(module: Any) -> bool:
-    """Whether the module trains, or somebody looks at how it runs: hooks, tracers, transforms."""
+    """Whether somebody looks at how a module runs: hooks, tracers, transforms."""
     return bool(
-        getattr(module, "training", False)
-        or torch._C._get_tracing_state()
+        torch._C._get_tracing_state()
         or module._forward_hooks
         or module._forward_pre_hooks
         or module._backward_hooks
@@ -63,12 +66,17 @@ def is_observed(module: Any) -> bool:
     )
 
 
-def needs_autograd(arguments: Iterable[Any]) -> bool:
+def _needs_autograd(arguments: Iterable[Any]) -> bool:
     """Whether derivatives may be asked for, or that is not plain to see."""
-    return forward_ad._current_level >= 0 or any(
-        argument.requires_grad if type(argument) in _PLAIN else not isinstance(argument, _NUMBERS)
-        for argument in arguments
-    )
+    if forward_ad._current_level >= 0:
+        return True
+    for argument in arguments:
+        if type(argument) in _PLAIN:
+            if argument.requires_grad:
+                return True
+        elif not isinstance(argument, _NUMBERS):
+            return True
+    return False
 
 
 def _returns_inputs(module: TorchScript) -> bool:

@@ -105,7 +105,7 @@ def disable() -> None:
 
 
 def _call(module: Any, *args: Any, **kwargs: Any) -> Any:
-    if is_observed(module):
+    if getattr(module, "training", False) or is_observed(module):
         return _plain_call(module, *args, **kwargs)
     entry = _entries.get(id(module))
     if entry is None or not _is_current(module, entry):
