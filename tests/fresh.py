@@ -8,12 +8,15 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.compiler.config
+from fusewheel.compiler import measured
 
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every test starts with empty caches, and a pattern that raises fails it."""
     monkeypatch.setenv("FUSEWHEEL_COMPILER_STRICT", "1")
+    # Tensors of tests are tiny. What does not pay there has tests of its own, test_costs.py.
+    monkeypatch.setattr(measured, "RATIOS", {})
     torch._dynamo.reset()
     torch.manual_seed(0)
     # Entries on disk may stem from operators that have been changed since.

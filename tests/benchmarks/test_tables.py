@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks import calls, linear, operators, projection, torchscript
+from benchmarks import calls, linear, operators, projection, rewrites, torchscript
 from benchmarks.examples import run
 from benchmarks.tables import header, insert, line, markdown
 
@@ -37,7 +37,10 @@ def test_markdown_says_what_the_figures_depend_on():
 
 @pytest.mark.parametrize(
     "table",
-    [operators.TABLE, linear.TABLE, projection.TABLE, calls.TABLE, torchscript.TABLE],
+    [
+        *(operators.TABLE, linear.TABLE, projection.TABLE),
+        *(calls.TABLE, rewrites.TABLE, torchscript.TABLE),
+    ],
 )
 def test_titles_fit_their_columns(table):
     for column in table.columns:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 Tensor = torch.Tensor
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -126,6 +127,60 @@ def test_autocast(compare: Any) -> None:
 
     report = compare(attend_in_bfloat16, *inputs(), inner="eager", tolerance=0.02)
     assert report.counts() == {"causal_attention": 1}, report
+
+
+def _checkpoint(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, depth: int = 1) -> Tensor:
+    """Attention in the body of a checkpoint, or of one inside of another, given its mask."""
+    if depth == 0:
+        return attend(q, k, v, mask)
+    result: Tensor = checkpoint(_checkpoint, q, k, v, mask, depth - 1, use_reentrant=False)
+    return result
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_mask_from_outside_of_a_checkpoint(compare: Any, depth: int) -> None:
+    def f(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        mask = causal(q, k)
+        first = _checkpoint(q, k, v, mask, depth)
+        return _checkpoint(first, k, v, mask[None, None], depth)
+
+    report = compare.oracle(f, *inputs(), whole=True)
+    assert report.counts() == {"causal_attention": 2}, report
+    assert [(call.count, call.mask) for call in report.attentions] == [(2, "causal")]
+
+
+def _changed_before(q: Tensor, k: Tensor, v: Tensor, keys: Tensor) -> Tensor:
+    mask = causal(q, k)
+    mask[1, 0] = False
+    return _checkpoint(q, k, v, mask)
+
+
+def _changed_after(q: Tensor, k: Tensor, v: Tensor, keys: Tensor) -> Tensor:
+    """The backward pass runs the body again, with what the mask is then."""
+    mask = causal(q, k)
+    result = _checkpoint(q, k, v, mask)
+    mask[1, 0] = False
+    return result
+
+
+FROM_OUTSIDE: dict[str, tuple[Callable[..., Tensor], str]] = {
+    "changed_before": (_changed_before, "arbitrary"),
+    "changed_after": (_changed_after, "arbitrary"),
+    "padding": (
+        lambda q, k, v, keys: _checkpoint(q, k, v, causal(q, k) & keys[:, None, None]),
+        "causal + padding",
+    ),
+    "given": (lambda q, k, v, keys: _checkpoint(q, k, v, keys[:, None, None] & keys[:1]), ""),
+}
+
+
+@pytest.mark.parametrize("name", FROM_OUTSIDE)
+def test_other_masks_from_outside_of_a_checkpoint(compare: Any, name: str) -> None:
+    function, kind = FROM_OUTSIDE[name]
+    keys = torch.arange(LENGTH) < torch.tensor([[LENGTH], [5]])
+    report = compare(function, *inputs(grad=False), keys, inner="eager")
+    assert report.counts() == {}, report
+    assert [r.reason for r in report.refusals] == ([NOT_ALONE + kind] if kind else []), report
 
 
 def _jumps(q: Tensor) -> Tensor:

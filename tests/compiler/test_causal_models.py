@@ -37,6 +37,21 @@ def _vectors(results: dict[str, Tensor]) -> list[Tensor]:
     return [logits, loss, torch.cat([gradient.flatten() for gradient in gradients])]
 
 
+def _check_step(compare: Any, model: Any) -> Any:
+    """A training step is as good as eager's; the report."""
+    ids, twin = tokens(), copy.deepcopy(model).double()
+    call, recorder = compare.compile(model, fullgraph=True)
+    runs = [
+        step(m, run, ids, use_cache=False)
+        for m, run in ((model, call), (model, model), (twin,) * 2)
+    ]
+    # That of the twin is computed in float32 all the same.
+    rows = runs[2]["logits"][:, :-1].flatten(0, 1)
+    runs[2]["loss"] = torch.nn.functional.cross_entropy(rows, ids[:, 1:].flatten())
+    assert_step_as_good_as_eager(*map(_vectors, runs))
+    return recorder.report()
+
+
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
@@ -46,18 +61,17 @@ def _vectors(results: dict[str, Tensor]) -> list[Tensor]:
     ids=str,
 )
 def test_training_step(compare: Any, name: str, dtype: torch.dtype) -> None:
-    model, ids = _build(name, dtype), tokens()
-    twin = copy.deepcopy(model).double()
-    call, recorder = compare.compile(model, fullgraph=True)
-    runs = [
-        step(m, run, ids, use_cache=False)
-        for m, run in ((model, call), (model, model), (twin,) * 2)
-    ]
-    # That of the twin is computed in float32 all the same.
-    rows = runs[2]["logits"][:, :-1].flatten(0, 1)
-    runs[2]["loss"] = torch.nn.functional.cross_entropy(rows, ids[:, 1:].flatten())
-    assert _found(recorder.report()) == (LAYERS, []), recorder.report()
-    assert_step_as_good_as_eager(*map(_vectors, runs))
+    report = _check_step(compare, _build(name, dtype))
+    assert _found(report) == (LAYERS, []), report
+
+
+def test_inside_of_checkpoints(compare: Any) -> None:
+    """Each layer is a body of its own, and the mask is made outside of them."""
+    model = build("Llama", torch.float32)
+    enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+    enable({"use_reentrant": False})
+    report = _check_step(compare, model)
+    assert _found(report) == (model.config.num_hidden_layers, []), report
 
 
 def _logits(compare: Any, model: Any, **given: Any) -> tuple[int, list[str]]:

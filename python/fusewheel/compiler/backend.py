@@ -74,9 +74,11 @@ def compile_graph(
 ) -> Compiled:
     """Rewrite a graph, note it in `recorder` and compile it with `inner`."""
     records_gradients = _records_gradients(gm)
-    rewrite(gm, recorder=recorder)
+    if inner is None and (mode or options or not _is_for_cpu(gm)):
+        inner = "inductor"
+    rewrite(gm, recorder=recorder, inner=inner if isinstance(inner, str) else None)
     if inner is None:
-        inner = "inductor" if mode or options or not _is_for_cpu(gm) else _chosen(gm)
+        inner = _chosen(gm)
     compiled = _inner(inner, mode, dict(options or {}))(gm, example_inputs)
     return compiled if records_gradients else _without_autograd(compiled)
 

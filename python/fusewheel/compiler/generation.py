@@ -14,14 +14,12 @@ import torch
 from torch.fx import GraphModule, Node
 
 from .canonical import view
+from .measured import CALLED, COPIED, MULTIPLIED
 from .metadata import Size, shape_of, tensor_of, value_of
 from .traffic import bytes_of, known, tensors_in, traffic
 
 # An unknown model may be slower than with a generator by as much, and not by more.
 WORTHWHILE = 0.02
-
-# Magnitudes of a CPU, of which only the relations count: per second, per second, in seconds.
-_BYTES, _FLOPS, _CALL = 1e10, 1e11, 2e-6
 
 _PRODUCTS = frozenset({"linear", "matmul", "mm", "bmm", "addmm", "baddbmm"})
 # They touch the rows they pick, not the whole table.
@@ -78,7 +76,7 @@ def _seconds(node: Node) -> float | None:
         tensors = [t for n in (node, *node.all_input_nodes) if (t := tensor_of(n)) is not None]
         sizes = [bytes_of(t) or 0 for t in tensors if t.is_floating_point()]
         moved = 2 * min(sizes, default=0)
-    return _CALL + max(moved / _BYTES, _flops(node, name) / _FLOPS)
+    return CALLED + max(moved / COPIED, _flops(node, name) / MULTIPLIED)
 
 
 def _flops(node: Node, name: str) -> float:
@@ -101,7 +99,7 @@ def _passed_on(node: Node, fusable: Set[Node]) -> float:
         return 0.0
     size = sum(bytes_of(tensor) or 0 for tensor in tensors_in(value_of(node)))
     # Read by none of these users; and not written, if there is no other.
-    return _CALL + (fused + (fused == len(users))) * size / _BYTES
+    return CALLED + (fused + (fused == len(users))) * size / COPIED
 
 
 def _users(node: Node) -> Iterator[Node]:

@@ -48,7 +48,7 @@ class Rewrite(CustomGraphPass):
             return
         # What is compiled ahead of time has no backward; its metadata does not tell.
         with inference() if V.aot_compilation else contextlib.nullcontext():
-            report = rewrite(module, recorder=Recorder(attentions=False))
+            report = rewrite(module, recorder=Recorder(attentions=False), inner="inductor")
             counters["fusewheel"].update(report.counts())
 
     def uuid(self) -> Any:

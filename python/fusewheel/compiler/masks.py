@@ -100,7 +100,7 @@ def read_mask(context: Context, node: Node, user: Node, queries: Size, keys: Siz
         queries: their number.
         keys: their number.
     """
-    reader, boolean = _Reader(queries, keys), _is_bool(node)
+    reader, boolean = _Reader(context, queries, keys), _is_bool(node)
     if _is_written(context, node, user):
         return Mask(other=(node,), hidden=-math.inf if boolean else None)
     return reader.seen(node) if boolean else reader.added(node)
@@ -110,18 +110,32 @@ def read_hidden(context: Context, node: Node, user: Node, queries: Size, keys: S
     """What is seen where `node` is False, as of ``scores.masked_fill(node, value)``."""
     if _is_written(context, node, user):
         return Mask(other=(node,))
-    return _Reader(queries, keys).seen(node, False)
+    return _Reader(context, queries, keys).seen(node, False)
 
 
-def _is_written(context: Context, node: Node, user: Node) -> bool:
-    """Whether a mask, or what it is made of, may not be what the operations in the graph say."""
-    sources, todo = set(), [node]
-    while todo:
-        current = todo.pop()
-        if current not in sources:
-            sources.add(current)
-            todo += current.all_input_nodes
-    return context.effects.conflicting(sources, min(sources), user, frozenset()) is not None
+def _is_written(context: Context, node: Node, user: Node | None) -> bool:
+    """Whether a mask, or what it is made of, may not be what the operations in the graph say.
+
+    Asked for what happens before `user`, and for all that happens without one.
+    """
+    sources = _sources([node])
+    if context.effects.conflicting(sources, min(sources), user, frozenset()) is not None:
+        return True
+    caller = context.caller
+    outside = [caller.given[n] for n in sources if n in caller.given] if caller else []
+    # A checkpoint runs its body again in the backward pass: nothing may write to them until then.
+    return caller is not None and any(_is_written(caller.context, n, None) for n in outside)
+
+
+def _sources(nodes: list[Node]) -> set[Node]:
+    """The nodes and all that they are made of."""
+    found: set[Node] = set()
+    while nodes:
+        current = nodes.pop()
+        if current not in found:
+            found.add(current)
+            nodes += current.all_input_nodes
+    return found
 
 
 _FLIPPED = {"le": "ge", "lt": "gt", "ge": "le", "gt": "lt"}
@@ -130,12 +144,13 @@ _NEGATED = {"le": "gt", "lt": "ge", "ge": "lt", "gt": "le"}
 
 @dataclass(frozen=True)
 class _Reader:
+    context: Context
     queries: Size
     keys: Size
 
     def added(self, node: Any) -> Mask:
         """What is hidden by numbers that are added."""
-        node = _without_new_dims(node)
+        node = self._origin(node)
         found = view(node)
         unknown = Mask(other=(node,), hidden=None)
         if found is None:
@@ -167,7 +182,7 @@ class _Reader:
 
     def seen(self, node: Any, true: bool = True) -> Mask:
         """What is seen where the condition is `true`."""
-        node = _without_new_dims(node)
+        node = self._origin(node)
         value = constant(node)
         if value is not None and bool(value) is true:
             return NO_MASK
@@ -189,6 +204,12 @@ class _Reader:
         if op in _FLIPPED:
             return self._compared(node, op if true else _NEGATED[op], *found.args)
         return self._unknown(node)
+
+    def _origin(self, node: Any) -> Any:
+        """What has the same rows and columns, in the graph that calls this one if it is there."""
+        while (found := self.context.outside(_without_new_dims(node))) is not node:
+            node = found
+        return node
 
     def _triangle(self, node: Node, source: Any, true: bool) -> Mask:
         """``tril`` or ``triu`` of ones, where it is `true` (not zero)."""

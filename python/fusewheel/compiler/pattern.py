@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,16 +36,47 @@ def require(condition: bool, reason: str) -> None:
         raise Refuse(reason)
 
 
-class Context:
-    """A graph with the facts that matchers and checks ask for."""
+@dataclass(frozen=True)
+class Caller:
+    """The only call of a graph that is the body of a higher-order operator.
 
-    def __init__(self, graph: Graph, modes: Modes | None = None) -> None:
+    Attributes:
+        context: the graph that calls.
+        node: the call.
+        given: what each placeholder of the body stands for there.
+    """
+
+    context: Context
+    node: Node
+    given: Mapping[Node, Node]
+
+
+class Context:
+    """A graph with the facts that matchers and checks ask for.
+
+    Args:
+        graph: the graph.
+        modes: those it is called under.
+        caller: where it is called, if it is a body that is called once.
+    """
+
+    def __init__(
+        self, graph: Graph, modes: Modes | None = None, caller: Caller | None = None
+    ) -> None:
         self.graph = graph
+        self.caller = caller
         self.effects = Effects(graph)
         self.modes: dict[Node, Modes] = modes_of(graph, modes)
         # Not that of the tracing context: Dynamo has exchanged it when it calls a backend.
         fakes = (getattr(value_of(node), "fake_mode", None) for node in graph.nodes)
         self._fake = next((fake for fake in fakes if fake is not None), None)
+
+    def outside(self, node: Any) -> Any:
+        """What a placeholder stands for where this graph is called; everything else as it is."""
+        caller = self.caller
+        while caller is not None and isinstance(node, Node):
+            node, caller = caller.given.get(node, node), caller.context.caller
+        return node
 
     @contextlib.contextmanager
     def active(self, node: Node) -> Iterator[None]:

@@ -20,7 +20,7 @@ from .checks import check, check_replacement
 from .effects import Modes
 from .layout import follow
 from .metadata import bodies_of, same_sizes, tensor_of
-from .pattern import Builder, Context, Match, Pattern, Refuse, is_assertion, require
+from .pattern import Builder, Caller, Context, Match, Pattern, Refuse, is_assertion, require
 from .registry import known_patterns
 from .report import Line, Recorder, Report, line_of, size_text
 from .switches import REASON, disabled
@@ -43,6 +43,7 @@ def rewrite(
     *,
     patterns: Sequence[Pattern] | None = None,
     recorder: Recorder | None = None,
+    inner: str | None = None,
 ) -> Report:
     """Rewrite a captured graph in place.
 
@@ -50,6 +51,8 @@ def rewrite(
         module: a graph from Dynamo or export whose nodes carry ``example_value`` or ``val``.
         patterns: what to look for; by default every pattern there is.
         recorder: where to note what happened, next to what it noted before.
+        inner: what runs the rewritten graph; of ``"inductor"`` and ``"none"`` it is known what does
+            not pay there, see `fusewheel.compiler.costs`.
 
     Returns:
         what was replaced and refused, including what `recorder` held already.
@@ -57,9 +60,10 @@ def rewrite(
     recorder = Recorder() if recorder is None else recorder
     chosen = known_patterns() if patterns is None else tuple(patterns)
     off = disabled()
-    for body, modes in _bodies(module):
-        facts = _Facts(body.graph, modes)
-        changed = [_Pass(facts, pattern, recorder, pattern.name in off).run() for pattern in chosen]
+    for body, facts in _bodies(module).items():
+        changed = [
+            _Pass(facts, pattern, recorder, inner, pattern.name in off).run() for pattern in chosen
+        ]
         if any(changed):
             body.graph.lint()
             body.recompile()
@@ -75,30 +79,38 @@ def _note_attentions(facts: _Facts, recorder: Recorder) -> None:
             recorder.attention(line_of(node), found.mask.kind, found.shapes)
 
 
-def _bodies(module: GraphModule) -> list[tuple[GraphModule, Modes]]:
-    """The module and the bodies of its higher-order operators, each once, with their modes."""
-    found: list[tuple[GraphModule, Modes]] = []
-    todo = [(module, Modes())]
+def _bodies(module: GraphModule) -> dict[GraphModule, _Facts]:
+    """The module and the bodies of its higher-order operators, each once, callers first."""
+    found: dict[GraphModule, _Facts] = {}
+    todo: list[tuple[GraphModule, Modes, list[tuple[_Facts, Node]]]] = [(module, Modes(), [])]
     while todo:
-        current, modes = todo.pop()
-        if any(current is other for other, _ in found):
+        current, modes, call = todo.pop()
+        if current in found:
+            found[current].calls += call
             continue
-        found.append((current, modes))
+        facts = found[current] = _Facts(current.graph, modes, call)
         for node in current.graph.nodes:
             name = getattr(node.target, "_name", "") if node.op == "call_function" else ""
             if name in ENTERED:
                 inside = modes
                 if name == "wrap_with_autocast":
                     inside = replace(modes, autocast=(*modes.autocast, node.args[:4]))
-                todo += [(body, inside) for body in bodies_of(node)]
+                todo += [(body, inside, [(facts, node)]) for body in bodies_of(node)]
     return found
 
 
 class _Facts:
-    """What all patterns ask of one graph, looked up once."""
+    """What all patterns ask of one graph, looked up once.
 
-    def __init__(self, graph: Graph, modes: Modes) -> None:
+    Args:
+        graph: the graph.
+        modes: those it is called under.
+        calls: where, each a graph and a node of it; none for the graph that was captured.
+    """
+
+    def __init__(self, graph: Graph, modes: Modes, calls: list[tuple[_Facts, Node]]) -> None:
         self.graph = graph
+        self.calls = calls
         self._modes = modes
         self._context: Context | None = None
         self._operations: dict[Node, str | None] = {}
@@ -107,8 +119,20 @@ class _Facts:
     def context(self) -> Context:
         """Writes in place, shared memory and modes."""
         if self._context is None:
-            self._context = Context(self.graph, self._modes)
+            self._context = Context(self.graph, self._modes, self._caller())
         return self._context
+
+    def _caller(self) -> Caller | None:
+        if len(self.calls) != 1:
+            return None
+        ((facts, node),) = self.calls
+        inputs = [n for n in self.graph.nodes if n.op == "placeholder"]
+        # The operands come last, behind the body; those of a branch stand in a tuple.
+        given = node.args[len(node.args) - len(inputs) :]
+        nodes = [argument for argument in given if isinstance(argument, Node)]
+        if len(nodes) != len(inputs):
+            return None
+        return Caller(facts.context, node, dict(zip(inputs, nodes, strict=True)))
 
     def forget_context(self) -> None:
         """Have the context made anew."""
@@ -128,8 +152,11 @@ class _Facts:
 class _Pass:
     """One pattern on one graph."""
 
-    def __init__(self, facts: _Facts, pattern: Pattern, recorder: Recorder, off: bool) -> None:
+    def __init__(
+        self, facts: _Facts, pattern: Pattern, recorder: Recorder, inner: str | None, off: bool
+    ) -> None:
         self._facts = facts
+        self._inner = inner
         self._off = off
         self._pattern = pattern
         self._recorder = recorder
@@ -165,7 +192,7 @@ class _Pass:
         match = self._pattern.match(self._context, node)
         if match is None:
             return False
-        check(self._context, self._pattern, match)
+        check(self._context, self._pattern, match, self._inner)
         require(not self._off, REASON)
         line = line_of(max(match.roots))
         before = traffic(_dying(match))

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from .inference import below_autograd
 from .inputs import Assumptions
 from .passes import TorchScript, held
 
@@ -34,7 +35,7 @@ def guarded(
         _definition("forward", ["self"], arguments, assumptions, f"self.fused({given})")
         + f"    return self.original({given})\n"
     )
-    return module
+    return below_autograd(module)
 
 
 def guarded_function(

@@ -6,15 +6,13 @@ import logging
 import threading
 import warnings
 import weakref
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
-from torch.nn.modules import module as nn_module
 
+from .inference import is_observed
 from .optimize import lowered
 from .passes import TorchScript
 from .support import require_torchscript
@@ -22,7 +20,6 @@ from .support import require_torchscript
 _log = logging.getLogger("fusewheel.jit")
 # A module whose weights keep changing is not worth another rewrite after so many.
 _ATTEMPTS = 3
-_NUMBERS = (bool, int, float, str, type(None))
 _CALLED = torch.jit.ScriptModule
 _ASSIGNED = torch.jit._script.RecursiveScriptModule
 
@@ -108,7 +105,7 @@ def disable() -> None:
 
 
 def _call(module: Any, *args: Any, **kwargs: Any) -> Any:
-    if _is_observed(module):
+    if getattr(module, "training", False) or is_observed(module):
         return _plain_call(module, *args, **kwargs)
     entry = _entries.get(id(module))
     if entry is None or not _is_current(module, entry):
@@ -118,44 +115,13 @@ def _call(module: Any, *args: Any, **kwargs: Any) -> Any:
         return result
     if entry.module is None or _records(entry):
         return _plain_call(module, *args, **kwargs)
-    if _needs_autograd(args) or _needs_autograd(kwargs.values()):
-        return entry.module.forward(*args, **kwargs)
-    # On the `Autograd` key the kernels are Python, and take longer than small operators do.
-    with torch._C._AutoDispatchBelowAutograd():
-        return entry.module.forward(*args, **kwargs)
+    return entry.module(*args, **kwargs)
 
 
 def _setattr(module: Any, name: str, value: Any) -> None:
     global _epoch
     _epoch += 1
     _plain_setattr(module, name, value)
-
-
-def _is_observed(module: Any) -> bool:
-    """Whether the module trains, or somebody looks at how it runs: hooks, tracers, transforms."""
-    return bool(
-        getattr(module, "training", False)
-        or torch._C._get_tracing_state()
-        or module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-        or nn_module._has_any_global_hook()
-        or torch.compiler.is_compiling()
-        or torch._C._len_torch_function_stack()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._functorch.peek_interpreter_stack() is not None
-    )
-
-
-def _needs_autograd(arguments: Iterable[Any]) -> bool:
-    """Whether derivatives may be asked for, or that is not plain to see."""
-    return forward_ad._current_level >= 0 or any(
-        argument.requires_grad
-        if isinstance(argument, Tensor)
-        else not isinstance(argument, _NUMBERS)
-        for argument in arguments
-    )
 
 
 def _records(entry: _Entry) -> bool:

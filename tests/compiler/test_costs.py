@@ -1,0 +1,141 @@
+"""What the benchmarks have measured decides what pays, where it is known what runs the graph."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import fusewheel
+import pytest
+import torch
+import torch.nn.functional as F
+from fusewheel.compiler import measured, rewrite
+from torch import Tensor
+
+assert fusewheel
+# Elements, and how many times as fast as PyTorch's operations and as Inductor.
+FORWARD = ((64, 0.5, 2.0), (256, 0.9, 0.96), (1024, 2.0, 0.5), (4096, 0.5, 0.5))
+NO_LOSS: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _measured(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {
+        ("silu_mul", "float32", False): FORWARD,
+        ("silu_mul", "float32", True): ((1024, 0.6, 0.7),),
+    }
+    monkeypatch.setattr(measured, "RATIOS", found)
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    return F.silu(gate) * up
+
+
+def pair(elements: int, **options: Any) -> list[Tensor]:
+    return [torch.randn(elements, **options) for _ in range(2)]
+
+
+def refused(*inputs: Tensor, inner: str | None, **settings: Any) -> list[str]:
+    """Why it is left alone."""
+    graphs: list[torch.fx.GraphModule] = []
+
+    def backend(gm: torch.fx.GraphModule, example_inputs: Any) -> Callable[..., Any]:
+        graphs.append(gm)
+        return gm.forward
+
+    torch.compile(swiglu, backend=backend, **settings)(*inputs)
+    report = rewrite(graphs[0], inner=inner)
+    assert report.count("silu_mul") + len(report.refusals) == 1
+    return [refusal.reason for refusal in report.refusals]
+
+
+@pytest.mark.parametrize(
+    ("inner", "elements", "ratio"),
+    [
+        ("none", 8, 0.5),  # of less than was measured: what a call costs
+        ("none", 64, 0.5),
+        ("none", 100, 0.9),
+        ("none", 256, 0.9),
+        ("none", 300, None),  # the larger of its neighbours wins
+        ("none", 1024, None),
+        ("none", 3000, None),
+        ("none", 4096, 0.5),
+        ("none", 5000, None),  # of more nothing is known
+        ("inductor", 64, None),
+        ("inductor", 256, None),  # slower, but not clearly
+        ("inductor", 300, None),
+        ("inductor", 1024, 0.5),
+        ("inductor", 2000, 0.5),
+        ("eager", 64, None),
+        (None, 64, None),
+    ],
+)
+def test_sizes(inner: str | None, elements: int, ratio: float | None) -> None:
+    rival = {"none": "PyTorch's own", "inductor": "Inductor's code"}
+    expected = f"{elements} elements in float32, forward: measured at {ratio} times "
+    reasons = refused(*pair(elements), inner=inner)
+    assert reasons == ([] if ratio is None else [expected + rival[str(inner)]])
+
+
+def test_backward_has_figures_of_its_own() -> None:
+    (reason,) = refused(*pair(9, requires_grad=True), inner="inductor")
+    assert reason == (
+        "9 elements in float32, forward and backward: measured at 0.7 times Inductor's code"
+    )
+    with torch.no_grad():
+        assert refused(*pair(9, requires_grad=True), inner="inductor") == NO_LOSS
+
+
+def test_what_was_not_measured_is_replaced() -> None:
+    assert refused(*pair(64, dtype=torch.bfloat16), inner="none") == NO_LOSS
+    assert refused(*pair(64, device="meta"), inner="none") == NO_LOSS
+    # The next call may have more elements.
+    assert refused(*pair(64), inner="none", dynamic=True) == NO_LOSS
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """What runs the rewritten graph, as the rewriter is told; Inductor does not run."""
+    found: list[str | None] = []
+    module = importlib.import_module("fusewheel.compiler.backend")
+
+    def noted(*args: Any, inner: str | None = None, **options: Any) -> Any:
+        found.append(inner)
+        return rewrite(*args, inner=inner, **options)
+
+    monkeypatch.setattr(module, "rewrite", noted)
+    monkeypatch.setattr(module, "_inner", lambda *_: lambda gm, example_inputs: gm.forward)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("asked", "inner"),
+    [
+        ({}, None),  # it is chosen later
+        ({"mode": "reduce-overhead"}, "inductor"),
+        ({"options": {"max_autotune": True}}, "inductor"),
+        ({"options": {"inner": "inductor"}}, "inductor"),
+        ({"options": {"inner": "none"}}, "none"),
+        ({"options": {"inner": lambda gm, example_inputs: gm.forward}}, None),
+    ],
+)
+def test_what_the_backend_knows(
+    given: list[str | None], asked: dict[str, Any], inner: str | None
+) -> None:
+    torch.compile(swiglu, backend="fusewheel", **asked)(*pair(64))
+    assert given == [inner]
+
+
+def test_inductor_alone() -> None:
+    from fusewheel.compiler.inductor_pass import Rewrite
+    from torch._dynamo.utils import counters
+
+    counters.clear()
+    for elements in (256, 4096):
+        graphs: list[torch.fx.GraphModule] = []
+        torch._dynamo.reset()
+        capture = lambda gm, inputs: graphs.append(gm) or gm.forward  # noqa: B023, E731
+        torch.compile(swiglu, backend=capture)(*pair(elements))
+        Rewrite(None)(graphs[0].graph)
+    assert counters["fusewheel"] == {"silu_mul": 1}
