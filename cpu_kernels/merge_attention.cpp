@@ -119,13 +119,18 @@ FUSEWHEEL_INLINE void merge_backward(const MergeAttentionBackwardArgs& args, int
   for_each_row(args.rows, begin, end, [&](const int64_t* row) {
     const auto value = [&](int k) { return static_cast<const A*>(args.data[k])[row[k]]; };
     const auto rows = [&](int k) { return static_cast<T*>(args.data[k]) + row[k]; };
-    const auto write = [&](int k, A to) { static_cast<A*>(args.data[k])[row[k]] = to; };
+    const auto write = [&](int k, double to) {
+      static_cast<A*>(args.data[k])[row[k]] = static_cast<A>(to);
+    };
     const T* out = rows(kOut);
     const T* other = rows(kOther);
     const T* grad = rows(kMerged);
     T* grad_out = rows(kGradOut);
     T* grad_other = rows(kGradOther);
-    const Shares<A> shares(value(kLogsumexp), value(kOtherLogsumexp));
+    // In double: what is left of a gradient may be small beside its summands.
+    const Shares<double> shares(value(kLogsumexp), value(kOtherLogsumexp));
+    const A own = static_cast<A>(shares.own);
+    const A others = static_cast<A>(shares.other);
     const bool both = !shares.absent && !shares.other_absent;
     Vec<A> dots[kSums] = {};
     for_each_vector_in_turn<A>(args.size, [&](int64_t i, int64_t live, int k) {
@@ -133,13 +138,13 @@ FUSEWHEEL_INLINE void merge_backward(const MergeAttentionBackwardArgs& args, int
       if (both) {
         dots[k] += g * (load(out + i, live) - load(other + i, live));
       }
-      store(grad_out + i, shares.absent ? Vec<A>{} : g * shares.own, live);
-      store(grad_other + i, shares.other_absent ? Vec<A>{} : g * shares.other, live);
+      store(grad_out + i, shares.absent ? Vec<A>{} : g * own, live);
+      store(grad_other + i, shares.other_absent ? Vec<A>{} : g * others, live);
     });
-    const A spread = both ? shares.own * shares.other * sum<A>(dots) : A{};
-    const A g = value(kMergedLogsumexp);
-    write(kGradLogsumexp, shares.absent ? A{} : g * shares.own + spread);
-    write(kGradOtherLogsumexp, shares.other_absent ? A{} : g * shares.other - spread);
+    const double spread = both ? shares.own * shares.other * sum_in_double<A>(dots) : 0;
+    const double g = value(kMergedLogsumexp);
+    write(kGradLogsumexp, shares.absent ? 0 : g * shares.own + spread);
+    write(kGradOtherLogsumexp, shares.other_absent ? 0 : g * shares.other - spread);
   });
 }
 
