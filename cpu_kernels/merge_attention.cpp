@@ -127,7 +127,7 @@ FUSEWHEEL_INLINE void merge_backward(const MergeAttentionBackwardArgs& args, int
     const T* grad = rows(kMerged);
     T* grad_out = rows(kGradOut);
     T* grad_other = rows(kGradOther);
-    // In double: what is left of a gradient may be small beside its summands.
+    // In double, because what is left of a gradient may be small beside its summands.
     const Shares<double> shares(value(kLogsumexp), value(kOtherLogsumexp));
     const A own = static_cast<A>(shares.own);
     const A others = static_cast<A>(shares.other);

@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
     const Shares<A> shares(*plan.template rows<A>(kLogsumexp, at),
                            *plan.template rows<A>(kOtherLogsumexp, at));
     const bool both = !shares.absent && !shares.other_absent;
-    A dot = 0;
+    double dot = 0;  // what is left of a gradient may be small beside its summands
     for (int64_t i = threadIdx.x * V; i < size; i += blockDim.x * V) {
       A grad[V];
       A values[V] = {};
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
       }
 #pragma unroll
       for (int k = 0; k < V; ++k) {
-        dot += both ? grad[k] * (values[k] - others[k]) : 0;
+        dot += both ? static_cast<double>(grad[k]) * (values[k] - others[k]) : 0;
         values[k] = shares.absent ? 0 : grad[k] * shares.own;
         others[k] = shares.other_absent ? 0 : grad[k] * shares.other;
       }
@@ -168,11 +168,14 @@ __global__ void __launch_bounds__(kMaxRowThreads)
     }
     dot = row_sum(dot);
     if (threadIdx.x == 0 && row < count) {
-      const A spread = both ? shares.own * shares.other * dot : 0;
-      const A g = *plan.template rows<A>(kMergedLogsumexp, at);
-      *plan.template rows<A>(kGradLogsumexp, at) = shares.absent ? 0 : g * shares.own + spread;
+      const double own = shares.own;
+      const double other = shares.other;
+      const double spread = both ? own * other * dot : 0;
+      const double g = *plan.template rows<A>(kMergedLogsumexp, at);
+      *plan.template rows<A>(kGradLogsumexp, at) =
+          static_cast<A>(shares.absent ? 0 : g * own + spread);
       *plan.template rows<A>(kGradOtherLogsumexp, at) =
-          shares.other_absent ? 0 : g * shares.other - spread;
+          static_cast<A>(shares.other_absent ? 0 : g * other - spread);
     }
   }
 }

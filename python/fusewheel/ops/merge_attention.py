@@ -135,13 +135,9 @@ def _samples(make: Make) -> Iterator[Arguments]:
     yield out, values.reshape(2, 3, 5), other, others.transpose(1, 2)
     yield make.strided(3, 4, 33), _values(make, 3, 4), make(3, 4, 33), _values(make, 4, 3).T
     yield make.transposed(2, 9, 8), _values(make, 2, 9), make(2, 9, 8), _values(make, 2, 9)
-    yield (
-        make(3, 40)[:, 8:],
-        _values(make, 3),
-        make(1, 32).expand(3, 32),
-        _values(make, 1).expand(3),
-    )
-    yield _pair(make, 4, 64, scale=60.0)
+    values, others = _values(make, 33), _values(make, 1).expand(33)
+    yield make(33, 40)[:, 8:], values, make(1, 32).expand(33, 32), others
+    yield _pair(make, 40, 64, scale=20.0)
     out, values, other, others = _pair(make, 2, 3, 8)
     nothing = others.detach().clone()
     nothing[1] = NOTHING
