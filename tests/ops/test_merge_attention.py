@@ -75,6 +75,16 @@ def test_the_last_bits_of_a_small_share(dtype):
     assert_as_good_as_eager(got, exact.to(dtype), exact)
 
 
+def test_the_logsumexp_to_the_last_bits():
+    others = -torch.cat((torch.linspace(0, 30, 10001), torch.tensor([90.0, 200.0])))
+    out, values = torch.ones(len(others), 1), torch.zeros_like(others)
+    for given in ((out, values, out, others), (out, others, out, values)):
+        got = fusewheel.merge_attention(*given)[1].double()
+        exact = others.double().exp().log1p()
+        spacing = exact * torch.finfo(torch.float32).eps
+        assert ((got - exact).abs() <= 1.5 * spacing + 1e-45).all()
+
+
 @pytest.mark.parametrize("junk", [0.0, NAN, INFINITY, -INFINITY])
 @pytest.mark.parametrize("swapped", [False, True])
 def test_a_part_without_keys_counts_for_nothing(dtype, junk, swapped):
