@@ -64,6 +64,8 @@ __device__ inline float exponential(float x) { return expf(x); }
 __device__ inline double exponential(double x) { return exp(x); }
 __device__ inline float logarithm(float x) { return logf(x); }
 __device__ inline double logarithm(double x) { return log(x); }
+__device__ inline float log_one_plus(float x) { return log1pf(x); }
+__device__ inline double log_one_plus(double x) { return log1p(x); }
 __device__ inline float hyperbolic_tangent(float x) { return tanhf(x); }
 __device__ inline double hyperbolic_tangent(double x) { return tanh(x); }
 __device__ inline float error_function(float x) { return erff(x); }

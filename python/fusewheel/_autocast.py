@@ -18,24 +18,25 @@ def autocast_kernel(operator: Operator, device: str) -> Callable[..., Any]:
     key = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"Autocast{device}"))
     lower = device.lower() if operator.autocast == "lower" else None
     written = operator.mutates
+    left_alone = operator.statistics
+
+    def changes(i: int, argument: Any) -> bool:
+        return isinstance(argument, Tensor) and argument.is_floating_point() and i not in left_alone
+
+    def cast(arguments: Arguments, dtype: torch.dtype) -> Arguments:
+        return tuple(a.to(dtype) if changes(i, a) else a for i, a in enumerate(arguments))
 
     def kernel(*arguments: Any) -> Any:
-        dtypes = {a.dtype for a in arguments if isinstance(a, Tensor) and a.is_floating_point()}
+        dtypes = {a.dtype for i, a in enumerate(arguments) if changes(i, a)}
         if written is not None and isinstance(arguments[written], Tensor):
-            arguments = _cast(arguments, arguments[written].dtype)
+            arguments = cast(arguments, arguments[written].dtype)
         # Nothing is taken from float64, as PyTorch's own rules have it.
         elif torch.float64 not in dtypes:
             if lower is not None:
-                arguments = _cast(arguments, torch.get_autocast_dtype(lower))
+                arguments = cast(arguments, torch.get_autocast_dtype(lower))
             elif len(dtypes) > 1:
-                arguments = _cast(arguments, functools.reduce(torch.promote_types, dtypes))
+                arguments = cast(arguments, functools.reduce(torch.promote_types, dtypes))
         with torch._C._ExcludeDispatchKeyGuard(key):
             return call(*arguments)
 
     return kernel
-
-
-def _cast(arguments: Arguments, dtype: torch.dtype) -> Arguments:
-    return tuple(
-        a.to(dtype) if isinstance(a, Tensor) and a.is_floating_point() else a for a in arguments
-    )

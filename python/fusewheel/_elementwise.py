@@ -23,6 +23,13 @@ def is_dense(tensor: Tensor) -> bool:
     return True
 
 
+def empty_rows(x: Tensor) -> Tensor:
+    """Rows like those of x: in its layout where it is dense and a row's elements are neighbours."""
+    if is_dense(x) and x.stride(-1) == 1:
+        return x.new_empty_strided(x.shape, x.stride())
+    return x.new_empty(x.shape)
+
+
 def empty_output(*inputs: Tensor) -> Tensor:
     """The output of an elementwise kernel: dense inputs that agree give it their layout."""
     first = inputs[0]

@@ -91,6 +91,8 @@ class Operator:
             of theirs, or as PyTorch's products the `"lower"` one that autocast was given; None
             leaves them alone. What is written keeps its dtype, and the others get that. An
             operator without a public function, which sees what another one saved, has no rule.
+        statistics: indices of the arguments that have one value for a row, in the dtype that it is
+            computed in: autocast leaves them alone.
         flops: floating-point operations of its products, from its arguments; those of its
             reference as PyTorch counts them. Without it none are counted.
         sharding: how it runs on pieces of its tensors, one per device (`_sharding.py`). Without it
@@ -121,6 +123,7 @@ class Operator:
     mutates: int | None = None
     in_place: bool = False
     autocast: Literal["widest", "lower"] | None = "widest"
+    statistics: tuple[int, ...] = ()
     flops: Callable[..., int] | None = None
     sharding: Rule | None = None
     function: Callable[..., Any] | None = None

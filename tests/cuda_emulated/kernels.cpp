@@ -3,6 +3,7 @@
 // operands. Inputs are zero, for which every result is finite; outputs begin as NaN, so an element
 // that nobody wrote is seen. What the values are is tested through the operators (tests/ops).
 
+#include <fusewheel/merge_attention.h>
 #include <fusewheel/rms_norm.h>
 #include <fusewheel/rope.h>
 
@@ -14,6 +15,8 @@
 namespace fusewheel {
 void mul_launch(const ElementwiseArgs<3>&, Stream);
 void silu_mul_backward_launch(const ElementwiseArgs<5>&, Stream);
+void merge_attention_launch(const MergeAttentionArgs&, Stream);
+void merge_attention_backward_launch(const MergeAttentionBackwardArgs&, Stream);
 void rms_norm_launch(const RmsNormArgs&, Stream);
 void rms_norm_backward_launch(const RmsNormBackwardArgs&, Stream);
 void rope_launch(const char* op, const RopeArgs&, Stream);
@@ -92,6 +95,31 @@ void rms_norm(const Layout& layout, Dtype dtype, int64_t chunks) {
   grad_weight.expect_written(size, "rms_norm_backward");
 }
 
+// The operands from `first` on are written.
+template <int operands>
+void merge_attention(const char* name, void (*run)(const MergeArgs<operands>&, Stream), int first,
+                     const Layout& layout, Dtype dtype) {
+  MergeArgs<operands> args{};
+  args.rows.dims = 1;
+  args.rows.numel = args.rows.sizes[0] = layout.rows;
+  args.size = layout.columns;
+  args.dtype = dtype;
+  const int64_t sizes[] = {size_of(dtype), accumulate_size_of(dtype)};
+  std::vector<Buffer> buffers;
+  for (int k = 0; k < operands; ++k) {
+    const int64_t columns = k % 2 == 0 ? layout.columns : 1;
+    const int64_t pitch = columns + (k < first ? layout.gap : 0);
+    args.rows.strides[k][0] = pitch;
+    buffers.emplace_back((layout.rows - 1) * pitch + columns, sizes[k % 2], layout.skipped,
+                         k < first ? 0 : 0xff);
+    args.data[k] = buffers.back().data();
+  }
+  run(args, nullptr);
+  for (int k = first; k < operands; ++k) {
+    buffers[k].expect_written(sizes[k % 2], name);
+  }
+}
+
 void rope(int64_t head_size, int64_t rotated, int64_t skipped, bool interleaved, Dtype dtype) {
   constexpr int64_t kBatch = 2;
   constexpr int64_t kLength = 3;
@@ -144,6 +172,9 @@ int main() {
       for (const int64_t chunks : {1, 3}) {
         rms_norm(layout, dtype, chunks);
       }
+      merge_attention("merge_attention", merge_attention_launch, kMerged, layout, dtype);
+      merge_attention("merge_attention_backward", merge_attention_backward_launch, kGradOut, layout,
+                      dtype);
     }
     for (const int64_t head_size : {2, 6, 16, 64}) {
       for (const int64_t skipped : {0, 1}) {

@@ -7,7 +7,7 @@ import pytest
 from .conftest import SANITIZE, Build, run
 
 PROGRAMS = {
-    "kernels.cpp": ("mul", "silu_mul", "rms_norm", "rope"),
+    "kernels.cpp": ("merge_attention", "mul", "silu_mul", "rms_norm", "rope"),
     "linear.cpp": ("linear", "linear_int8", "linear_int4"),
 }
 

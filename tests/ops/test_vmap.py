@@ -38,6 +38,8 @@ ROWS = {
     "linear_int4_backward": (0,),
     "linear_int8": (0,),
     "linear_int8_backward": (0,),
+    "merge_attention": (0, 1, 2, 3),
+    "merge_attention_backward": (0, 1, 2, 3, 4, 5),
     "mul": (0, 1),
     "muladd": (0, 1),
     "rms_norm": (0,),

@@ -3,9 +3,9 @@
     torchrun --nproc-per-node 4 docs/examples/distributed/ring_attention.py
 
 Every process keeps its queries, meets the keys and values of one process after another, and merges
-what it finds: attention to a part of the keys, with the logarithm of its sum of exponentials, is
-all that is needed for attention to all of them. The backward pass goes round once more, with the
-gradients of keys and values travelling beside them.
+what it finds (`fusewheel.merge_attention`): attention to a part of the keys, with the logarithm of
+its sum of exponentials, is all that is needed for attention to all of them. The backward pass goes
+round once more, with the gradients of keys and values travelling beside them.
 
 Source: Liu et al., "Ring Attention with Blockwise Transformers" (2023).
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import fusewheel
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -41,20 +42,6 @@ def ring_attention(
     return result
 
 
-def merge(out: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor) -> tuple[Tensor, Tensor]:
-    """Attention to the keys of both, given attention to those of either.
-
-    Args:
-        out: `[batch, heads, length, D]`.
-        lse: the logarithms of the sums of exponentials `[batch, heads, length]`.
-        other: attention to other keys.
-        other_lse: of these.
-    """
-    total = torch.logaddexp(lse, other_lse)
-    share, other_share = ((x - total).exp().unsqueeze(-1) for x in (lse, other_lse))
-    return out * share + other * other_share, total
-
-
 class _RingAttention(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -66,7 +53,8 @@ class _RingAttention(torch.autograd.Function):
         for step in range(1, size):
             keys, values = _pass_on((keys, values), group)
             if not causal or step <= rank:
-                out, lse = merge(out, lse, *_attention(q, keys, values, False))
+                part = _attention(q, keys, values, False)
+                out, lse = fusewheel.merge_attention(out, lse, *part)
         out = out.to(q.dtype)
         ctx.causal, ctx.group = causal, group
         ctx.save_for_backward(q, k, v, out, lse)
@@ -90,7 +78,8 @@ class _RingAttention(torch.autograd.Function):
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
     out, lse = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)
-    return out, lse
+    # Wide, because as many are merged as there are processes.
+    return out.to(lse.dtype), lse
 
 
 def _gradients(

@@ -60,6 +60,11 @@ constexpr const char* kSchemas[] = {
     "rope_backward(Tensor grad_q, Tensor grad_k, Tensor cos, Tensor sin, bool interleaved,"
     " Tensor? positions=None) -> (Tensor q, Tensor k)",
     "rope_(Tensor(a!) x, Tensor cos, Tensor sin, bool interleaved, Tensor? positions=None) -> ()",
+    "merge_attention(Tensor out, Tensor logsumexp, Tensor other, Tensor other_logsumexp)"
+    " -> (Tensor merged, Tensor merged_logsumexp)",
+    "merge_attention_backward(Tensor grad_merged, Tensor grad_merged_logsumexp, Tensor out,"
+    " Tensor logsumexp, Tensor other, Tensor other_logsumexp) -> (Tensor grad_out,"
+    " Tensor grad_logsumexp, Tensor grad_other, Tensor grad_other_logsumexp)",
     "linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
     "linear_backward_x(Tensor grad, Tensor weight) -> Tensor",
     "linear_backward_weight(Tensor grad, Tensor x, Tensor weight) -> Tensor",

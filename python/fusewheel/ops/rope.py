@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusewheel._elementwise import is_dense
+from fusewheel._elementwise import empty_rows
 from fusewheel._operator import Arguments, BadInput, Make, Operator
 from fusewheel._register import reference_gradients
 from fusewheel._sharding import REPLICATE, Layout, Place, Rule, places
@@ -93,12 +93,6 @@ def _reference(
     return rotate(q, cos, sin, interleaved), rotate(k, cos, sin, interleaved)
 
 
-def _fake_like(x: Tensor) -> Tensor:
-    if is_dense(x) and x.stride(-1) == 1:
-        return x.new_empty_strided(x.shape, x.stride())
-    return x.new_empty(x.shape)
-
-
 def check_rope(op: str, name: str, x: Tensor, cos: Tensor, sin: Tensor) -> None:
     """Refuses a tensor of heads, and tables, that do not go together."""
     torch._check(x.dim() == 4, lambda: f"{op}: {name} must have 4 dimensions")
@@ -116,7 +110,7 @@ def _fake(
 ) -> tuple[Tensor, Tensor]:
     for name, x in (("q", q), ("k", k)):
         check_rope("rope", name, x, cos, sin)
-    return _fake_like(q), _fake_like(k)
+    return empty_rows(q), empty_rows(k)
 
 
 def _backward(

@@ -46,6 +46,15 @@ inline bool is_dense(IntHeaderOnlyArrayRef sizes, IntHeaderOnlyArrayRef strides)
   return true;
 }
 
+// Rows like those of `tensor`: in its layout where it is dense and a row's elements are neighbours,
+// contiguous otherwise.
+inline Tensor empty_rows(const Tensor& tensor) {
+  const auto strides = tensor.strides();
+  return strides[strides.size() - 1] == 1 && is_dense(tensor.sizes(), strides)
+             ? empty_strided(tensor.sizes(), strides, tensor.scalar_type(), tensor)
+             : empty_contiguous(tensor.sizes(), tensor.scalar_type(), tensor);
+}
+
 // The shape PyTorch's broadcasting gives. The output keeps the layout of dense inputs that agree
 // and is contiguous otherwise.
 template <int inputs>

@@ -54,7 +54,10 @@ struct Rope {
 
   Rope(const char* op, Argument q, Argument k, Argument cos_table, Argument sin_table,
        bool interleaved, const OptionalTensor& positions, bool transposed)
-      : in{check_heads(op, q, q), check_heads(op, k, q)}, out{like(in[0]), like(in[1])}, args{} {
+      : in{check_heads(op, q, q), check_heads(op, k, q)},
+        // Attention reads the result in the order of the input.
+        out{empty_rows(in[0]), empty_rows(in[1])},
+        args{} {
     const auto sizes = in[0].sizes();
     const int64_t expected[] = {sizes[0], in[1].sizes()[1], sizes[2], sizes[3]};
     check_sizes(op, k, {expected, 4}, "q's batch, length and head size");
@@ -188,14 +191,6 @@ struct Rope {
     strides[0] = lead == 1 && sizes[0] != 1 ? usable.strides()[0] : 0;
     strides[1] = usable.strides()[lead];
     return usable;
-  }
-
-  // The layout of the input where it is dense with contiguous heads: attention reads the result in
-  // the same order.
-  static Tensor like(const Tensor& tensor) {
-    return tensor.strides()[3] == 1 && is_dense(tensor.sizes(), tensor.strides())
-               ? empty_strided(tensor.sizes(), tensor.strides(), tensor.scalar_type(), tensor)
-               : empty_contiguous(tensor.sizes(), tensor.scalar_type(), tensor);
   }
 };
 

@@ -1,0 +1,251 @@
+// Attention to the keys of two parts, given attention to those of either, row by row
+
+#include <fusewheel/merge_attention.h>
+
+#include "common/stream.h"
+
+namespace fusewheel {
+void merge_attention_launch(const MergeAttentionArgs&, Stream);
+void merge_attention_backward_launch(const MergeAttentionBackwardArgs&, Stream);
+}  // namespace fusewheel
+
+#if FUSEWHEEL_DEVICE
+
+#include <cmath>
+
+#include "common/divide.h"
+#include "common/rows.h"
+
+namespace fusewheel {
+namespace {
+
+// What either part is of the whole.
+template <typename A>
+struct Shares {
+  A own;
+  A other;
+  A total;  // logsumexp of both
+  bool absent;
+  bool other_absent;
+
+  __device__ Shares(A logsumexp, A other_logsumexp)
+      : absent(logsumexp == -static_cast<A>(INFINITY)),
+        other_absent(other_logsumexp == -static_cast<A>(INFINITY)) {
+    if (absent && other_absent) {
+      own = other = 0;
+      total = logsumexp;
+      return;
+    }
+    const bool first = logsumexp > other_logsumexp;
+    const A peak = first ? logsumexp : other_logsumexp;
+    const A rest = first ? other_logsumexp : logsumexp;
+    // peak - peak: NaN where it is infinite.
+    const A ratio = exponential(rest - peak) + (peak - peak);
+    const A larger = 1 / (1 + ratio);
+    own = first ? larger : ratio * larger;
+    other = first ? ratio * larger : larger;
+    total = peak + log_one_plus(ratio);
+  }
+};
+
+template <int operands>
+struct Plan {
+  MergeArgs<operands> args;
+  Divisor sizes[kMaxDims];
+
+  explicit Plan(const MergeArgs<operands>& args) : args(args) {
+    for (int d = 0; d < args.rows.dims; ++d) {
+      sizes[d] = Divisor(args.rows.sizes[d]);
+    }
+  }
+
+  // Where each operand has a row.
+  __device__ void locate(int64_t row, int64_t (&at)[operands]) const {
+    uint64_t rest = static_cast<uint64_t>(row);
+#pragma unroll
+    for (int k = 0; k < operands; ++k) {
+      at[k] = 0;
+    }
+    for (int d = 0; d < args.rows.dims; ++d) {
+      const uint64_t outer = sizes[d].divide(rest);
+      const int64_t position = static_cast<int64_t>(rest - outer * sizes[d].divisor);
+      rest = outer;
+#pragma unroll
+      for (int k = 0; k < operands; ++k) {
+        at[k] += position * args.rows.strides[k][d];
+      }
+    }
+  }
+
+  template <typename T>
+  __device__ T* rows(int k, const int64_t (&at)[operands]) const {
+    return static_cast<T*>(args.data[k]) + at[k];
+  }
+
+  // Every vector of every row is whole and aligned. Rows and single values take turns.
+  bool vectors(int64_t lanes) const {
+    bool whole = args.size % lanes == 0;
+    for (int k = kOut; k < operands; k += kOther - kOut) {
+      for (int d = 0; d < args.rows.dims; ++d) {
+        whole = whole && has_vectors(args.data[k], args.rows.strides[k][d], lanes);
+      }
+    }
+    return whole;
+  }
+};
+
+// A row of threads has a row.
+template <typename T, int V>
+__global__ void __launch_bounds__(kMaxRowThreads)
+    forward(const __grid_constant__ Plan<kMergeOperands> plan) {
+  using A = Accumulate<T>;
+  for (int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+       row < plan.args.rows.numel; row += static_cast<int64_t>(gridDim.x) * blockDim.y) {
+    int64_t at[kMergeOperands];
+    plan.locate(row, at);
+    const Shares<A> shares(*plan.template rows<A>(kLogsumexp, at),
+                           *plan.template rows<A>(kOtherLogsumexp, at));
+    if (threadIdx.x == 0) {
+      *plan.template rows<A>(kMergedLogsumexp, at) = shares.total;
+    }
+    for (int64_t i = threadIdx.x * V; i < plan.args.size; i += blockDim.x * V) {
+      A values[V] = {};
+      A others[V] = {};
+      if (!shares.absent) {
+        load(plan.template rows<T>(kOut, at) + i, values);
+      }
+      if (!shares.other_absent) {
+        load(plan.template rows<T>(kOther, at) + i, others);
+      }
+#pragma unroll
+      for (int k = 0; k < V; ++k) {
+        const A own = values[k] * shares.own;
+        values[k] = shares.absent         ? others[k] * shares.other
+                    : shares.other_absent ? own
+                                          : multiply_add(others[k], shares.other, own);
+      }
+      store(plan.template rows<T>(kMerged, at) + i, values);
+    }
+  }
+}
+
+// With spread = own * other * sum(grad * (out - other)) and the gradient g of the merged logsumexp:
+// grad_out = own * grad, grad_logsumexp = own * g + spread; for the other part the sign of spread
+// is the other one.
+template <typename T, int V>
+__global__ void __launch_bounds__(kMaxRowThreads)
+    backward(const __grid_constant__ Plan<kMergeBackwardOperands> plan) {
+  using A = Accumulate<T>;
+  const int64_t count = plan.args.rows.numel;
+  // Every thread takes part in the sums, also of rows beyond the last: those have size 0.
+  for (int64_t block = static_cast<int64_t>(blockIdx.x) * blockDim.y; block < count;
+       block += static_cast<int64_t>(gridDim.x) * blockDim.y) {
+    const int64_t row = block + threadIdx.y;
+    const int64_t size = row < count ? plan.args.size : 0;
+    int64_t at[kMergeBackwardOperands];
+    plan.locate(row < count ? row : 0, at);
+    const Shares<A> shares(*plan.template rows<A>(kLogsumexp, at),
+                           *plan.template rows<A>(kOtherLogsumexp, at));
+    const bool both = !shares.absent && !shares.other_absent;
+    double dot = 0;  // what is left of a gradient may be small beside its summands
+    for (int64_t i = threadIdx.x * V; i < size; i += blockDim.x * V) {
+      A grad[V];
+      A values[V] = {};
+      A others[V] = {};
+      load(plan.template rows<T>(kMerged, at) + i, grad);
+      if (both) {
+        load(plan.template rows<T>(kOut, at) + i, values);
+        load(plan.template rows<T>(kOther, at) + i, others);
+      }
+#pragma unroll
+      for (int k = 0; k < V; ++k) {
+        dot += both ? static_cast<double>(grad[k]) * (values[k] - others[k]) : 0;
+        values[k] = shares.absent ? 0 : grad[k] * shares.own;
+        others[k] = shares.other_absent ? 0 : grad[k] * shares.other;
+      }
+      store(plan.template rows<T>(kGradOut, at) + i, values);
+      store(plan.template rows<T>(kGradOther, at) + i, others);
+    }
+    dot = row_sum(dot);
+    if (threadIdx.x == 0 && row < count) {
+      const double own = shares.own;
+      const double other = shares.other;
+      const double spread = both ? own * other * dot : 0;
+      const double g = *plan.template rows<A>(kMergedLogsumexp, at);
+      *plan.template rows<A>(kGradLogsumexp, at) =
+          static_cast<A>(shares.absent ? 0 : g * own + spread);
+      *plan.template rows<A>(kGradOtherLogsumexp, at) =
+          static_cast<A>(shares.other_absent ? 0 : g * other - spread);
+    }
+  }
+}
+
+template <typename Run, int operands>
+void for_plan(const MergeArgs<operands>& args, const Run& run) {
+  const Plan<operands> plan(args);
+  for_dtype(args.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for_width<T>(plan.vectors(kLanes<T>), [&](auto lanes) {
+      const dim3 block = row_block(args.size / decltype(lanes)::value, 128);
+      run(zero, lanes, plan, blocks_for(args.rows.numel, block.y), block);
+    });
+  });
+}
+
+}  // namespace
+
+void merge_attention_launch(const MergeAttentionArgs& args, Stream stream) {
+  for_plan(args, [&](auto zero, auto lanes, const auto& plan, unsigned blocks, dim3 block) {
+    launch("merge_attention", forward<decltype(zero), decltype(lanes)::value>, blocks, block, 0,
+           stream, plan);
+  });
+}
+
+void merge_attention_backward_launch(const MergeAttentionBackwardArgs& args, Stream stream) {
+  for_plan(args, [&](auto zero, auto lanes, const auto& plan, unsigned blocks, dim3 block) {
+    launch("merge_attention_backward", backward<decltype(zero), decltype(lanes)::value>, blocks,
+           block, 0, stream, plan);
+  });
+}
+
+}  // namespace fusewheel
+
+#endif  // FUSEWHEEL_DEVICE
+
+#if FUSEWHEEL_GLUE
+
+#include "common/glue.h"
+
+namespace fusewheel {
+namespace {
+
+std::tuple<Tensor, Tensor> merge_attention(const Tensor& out, const Tensor& logsumexp,
+                                           const Tensor& other, const Tensor& other_logsumexp) {
+  const MergeAttention call("merge_attention", out, logsumexp, other, other_logsumexp);
+  if (call.args.rows.numel > 0) {
+    merge_attention_launch(call.args, OnDevice("merge_attention", out).stream());
+  }
+  return {call.tensors[kMerged], call.tensors[kMergedLogsumexp]};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> merge_attention_backward(
+    const Tensor& grad_merged, const Tensor& grad_merged_logsumexp, const Tensor& out,
+    const Tensor& logsumexp, const Tensor& other, const Tensor& other_logsumexp) {
+  const MergeAttentionBackward call("merge_attention_backward", grad_merged, grad_merged_logsumexp,
+                                    out, logsumexp, other, other_logsumexp);
+  if (call.args.rows.numel > 0) {
+    merge_attention_backward_launch(call.args, OnDevice("merge_attention_backward", out).stream());
+  }
+  return {call.tensors[kGradOut], call.tensors[kGradLogsumexp], call.tensors[kGradOther],
+          call.tensors[kGradOtherLogsumexp]};
+}
+
+FUSEWHEEL_KERNELS(library) {
+  kernel<merge_attention>(library, "merge_attention");
+  kernel<merge_attention_backward>(library, "merge_attention_backward");
+}
+
+}  // namespace
+}  // namespace fusewheel
+
+#endif  // FUSEWHEEL_GLUE
