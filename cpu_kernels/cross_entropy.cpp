@@ -140,18 +140,19 @@ FUSEWHEEL_INLINE void row(const CrossEntropyArgs& args, int64_t n, Accumulate<T>
   auto* grad = static_cast<T*>(args.grad) + n * size;
   const A scale = args.row_grad == nullptr ? A{1} : static_cast<const A*>(args.row_grad)[n];
   const A pull = share + (smoothed ? class_share * weight_sum : A{}) + 2 * z_loss * lse;
-  const A factor = scale * pull / exp_sum;
-  const A spread_share = scale * class_share;
-  // `own`: the share of the target where the class is it, else 0.
+  const A factor = pull / exp_sum;
+  // `own`: the share of the target where the class is it, else 0. What `pull` is the sum of is taken
+  // away from the last: so nothing is left where there is a single class.
   const auto slope = [&](Vec<A> z, Vec<A> w, A own) {
-    auto g = exp(z - peak) * factor - own;
+    auto g = exp(z - peak) * factor;
     if constexpr (smoothed) {
-      g -= spread_share * w;
+      g -= class_share * w;
     }
+    g -= own;
     if constexpr (capped) {
       g *= 1 - (z / softcap) * (z / softcap);
     }
-    return g;
+    return g * scale;
   };
   const auto ones = splat(A{1});
   for_each_vector<A>(size, [&](int64_t j, int64_t live) {
@@ -160,7 +161,7 @@ FUSEWHEEL_INLINE void row(const CrossEntropyArgs& args, int64_t n, Accumulate<T>
     store(grad + j, slope(z, w, A{}), live);
   });
   const auto w = smoothed && weight != nullptr ? splat(scalar(weight + target)) : ones;
-  store(grad + target, slope(z_target, w, scale * share), 1);
+  store(grad + target, slope(z_target, w, share), 1);
 }
 
 // Its logits are not read.

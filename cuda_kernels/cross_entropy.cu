@@ -123,9 +123,7 @@ __global__ void __launch_bounds__(kMaxRowThreads) forward(const CrossEntropyArgs
     }
     auto* grad = static_cast<T*>(args.grad) + row * args.classes;
     const A scale = args.row_grad == nullptr ? A{1} : static_cast<const A*>(args.row_grad)[row];
-    const A factor = scale * (share + class_share * gain + 2 * z_loss * lse) / exp_sum;
-    const A own_share = scale * share;
-    const A spread_share = scale * class_share;
+    const A factor = (share + class_share * gain + 2 * z_loss * lse) / exp_sum;
     for (int64_t i = threadIdx.x * V; i < args.classes; i += step) {
       A slopes[V];
       A gains[V];
@@ -135,12 +133,12 @@ __global__ void __launch_bounds__(kMaxRowThreads) forward(const CrossEntropyArgs
 #pragma unroll
       for (int k = 0; k < V; ++k) {
         const A z = slopes[k];
-        const A own = i + k == target ? own_share : A{};
+        const A own = i + k == target ? share : A{};
+        const A others = class_share != 0 ? class_share * gains[k] : 0;
         const A flat = softcap > 0 ? 1 - (z / softcap) * (z / softcap) : 1;
-        slopes[k] = counts ? (exponential(z - peak) * factor - own -
-                              (class_share != 0 ? spread_share * gains[k] : 0)) *
-                                 flat
-                           : fill;
+        // The share of the target last: so nothing is left where there is a single class.
+        const A slope = exponential(z - peak) * factor - others - own;
+        slopes[k] = counts ? slope * flat * scale : fill;
       }
       store(grad + i, slopes);
     }

@@ -9,44 +9,92 @@ namespace fusewheel::FUSEWHEEL_ISA {
 
 // Further out everything below is 0; infinity times that would be NaN.
 constexpr double near(double a, double limit) { return a > limit ? limit : a; }
+FUSEWHEEL_INLINE Vec<float> near(Vec<float> a) { return a > 15.0f ? splat(15.0f) : a; }
+
+// exp(-exponent) * factor. The exponential alone may be denormal, with few bits to be multiplied.
+FUSEWHEEL_INLINE Vec<float> decayed(Vec<float> exponent, Vec<float> factor) {
+  const Vec<float> root = exp(exponent * -0.5f);
+  return root * factor * root;
+}
 
 struct GeluErf {
+  static constexpr double kDensityAt0 = 0.39894228040143267794;  // 1 / sqrt(2 pi)
+  static constexpr float kFar = 5.3f;
+
+  // p(-a) over the density, six terms of Laplace's continued fraction: for a > kFar within 8e-8.
+  FUSEWHEEL_INLINE static Vec<float> ratio(Vec<float> a) {
+    const Vec<float> square = a * a;
+    const Vec<float> above = ((square + 20.0f) * square + 87.0f) * square + 48.0f;
+    const Vec<float> below = ((square + 21.0f) * square + 105.0f) * square + 105.0f;
+    return above / (a * below);
+  }
+
   struct Distribution {
     static constexpr int kDegree = 5;
+    static constexpr float kTail = kFar;
     static constexpr double kFlat = 5.55;
     static constexpr double left(double a) {
       return constants::erfc(a * 0.70710678118654752440) / 2;
     }
+    FUSEWHEEL_INLINE static Vec<float> tail(Vec<float> a) {
+      a = near(a);
+      return decayed(a * a / 2, ratio(a) * static_cast<float>(kDensityAt0));
+    }
   };
   struct Slope {
     static constexpr int kDegree = 6;
+    static constexpr float kTail = kFar;
     static constexpr double kFlat = 6.2;
     static constexpr double left(double a) {
-      constexpr double kDensityAt0 = 0.39894228040143267794;  // 1 / sqrt(2 pi)
       a = near(a, 40);
       return Distribution::left(a) - a * kDensityAt0 * constants::exp(a * a / -2);
+    }
+    FUSEWHEEL_INLINE static Vec<float> tail(Vec<float> a) {
+      a = near(a);
+      return decayed(a * a / 2, (ratio(a) - a) * static_cast<float>(kDensityAt0));
     }
   };
 };
 
 struct GeluTanh {
   static constexpr double kTwice = 1.59576912160573071176;  // 2 sqrt(2 / pi)
+  static constexpr float kFar = 4.5f;
+
+  // 2u and its derivative.
+  FUSEWHEEL_INLINE static Vec<float> twice(Vec<float> a) {
+    return a * (a * a * static_cast<float>(0.044715 * kTwice) + static_cast<float>(kTwice));
+  }
+  FUSEWHEEL_INLINE static Vec<float> twice_slope(Vec<float> a) {
+    return a * a * static_cast<float>(3 * 0.044715 * kTwice) + static_cast<float>(kTwice);
+  }
 
   struct Distribution {
     static constexpr int kDegree = 5;
+    static constexpr float kTail = kFar;
     static constexpr double kFlat = 5.2;
     static constexpr double left(double a) {
       a = near(a, 20);
       return 1 / (1 + constants::exp(kTwice * (a + 0.044715 * a * a * a)));
     }
+    // e / (1 + e) with e = exp(-2u), the square of which is beyond the last place.
+    FUSEWHEEL_INLINE static Vec<float> tail(Vec<float> a) {
+      a = near(a);
+      return decayed(twice(a), 1 - exp(-twice(a)));
+    }
   };
   struct Slope {
     static constexpr int kDegree = 6;
+    static constexpr float kTail = kFar;
     static constexpr double kFlat = 5.7;
     static constexpr double left(double a) {
       a = near(a, 20);
       const double p = Distribution::left(a);
       return p - a * p * (1 - p) * kTwice * (1 + 3 * 0.044715 * a * a);
+    }
+    FUSEWHEEL_INLINE static Vec<float> tail(Vec<float> a) {
+      a = near(a);
+      const Vec<float> q = 1 - exp(-twice(a));
+      return decayed(twice(a), q * (1 - a * q * twice_slope(a)));
     }
   };
 };

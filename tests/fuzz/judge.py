@@ -2,7 +2,8 @@
 
 The oracle is that of the other tests, twice eager's error, but no luck of eager's counts: of few
 elements it may have hit every one. So where a kernel seems worse, eager's error is also looked for
-beside the arguments, where they differ in their last bits.
+beside the arguments. Not only where they differ in their last bits: a difference of numbers close
+to each other, or the sum of a large and a small one, loses the same for all of those.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ Function = Callable[..., Any]
 Compute = Callable[[Function, Arguments], Sequence[Tensor]]
 
 NEIGHBOURS = 64
+# How far they are at the most, in proportion to each number.
+REACH = 1 / 16
 
 
 def assert_as_good(
@@ -101,15 +104,17 @@ def errors_beside(
     float64 has nothing more exact beside it: there they are how far a last bit carries, or what
     float32 loses, in proportion, where that is more.
     """
-    beside = neighbour(arguments, generator)
+    beside = neighbour(arguments, generator, REACH)
     near, wide = (compute(reference, a) for a in (beside, to_dtype(beside, torch.float64)))
     found = largest_errors(near, wide)
     widest = [n.dtype == e.dtype for n, e in zip(near, exact, strict=True)]
     if any(widest):
-        narrow = neighbour(to_dtype(arguments, torch.float32), generator)
+        last_bits = 2 * torch.finfo(torch.float64).eps
+        closest = neighbour(to_dtype(arguments, torch.float64), generator, last_bits)
+        carried = largest_errors(exact, compute(reference, closest))
+        narrow = neighbour(to_dtype(arguments, torch.float32), generator, REACH)
         base = compute(reference, narrow)
         lost = largest_errors(base, compute(reference, to_dtype(narrow, torch.float64)))
-        carried = largest_errors(exact, wide)
         for k in range(len(found)):
             if widest[k]:
                 ratio = torch.finfo(near[k].dtype).eps / torch.finfo(base[k].dtype).eps
@@ -117,13 +122,12 @@ def errors_beside(
     return found
 
 
-def neighbour(arguments: Arguments, generator: torch.Generator) -> Arguments:
-    """Floating numbers moved by up to two units in the last place."""
+def neighbour(arguments: Arguments, generator: torch.Generator, reach: float) -> Arguments:
+    """Floating numbers moved by up to `reach` times each."""
 
     def move(tensor: Tensor) -> Tensor:
-        turns = 4 * torch.rand(tensor.shape, generator=generator, dtype=torch.float64) - 2
-        moved = tensor.double() * (1 + torch.finfo(tensor.dtype).eps * turns)
-        return moved.to(tensor.dtype)
+        turns = 2 * torch.rand(tensor.shape, generator=generator, dtype=torch.float64) - 1
+        return (tensor.double() * (1 + reach * turns)).to(tensor.dtype)
 
     return tuple(
         move(a) if isinstance(a, Tensor) and a.is_floating_point() else a for a in arguments

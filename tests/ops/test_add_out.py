@@ -52,6 +52,11 @@ def test_columns_of_one_tensor_may_be_written_beside_each_other():
     assert torch.equal(table[:, 8:], want)
 
 
+def test_any_strides_will_do_where_there_are_no_elements():
+    out = torch.empty(0).as_strided((4, 0), (0, 1))
+    assert fusewheel.add_out(torch.empty(4, 0), torch.empty(4, 0), out) is out
+
+
 def test_functional_transform():
     def total(a):
         out = torch.zeros_like(a)

@@ -150,6 +150,15 @@ def test_the_capped_logit_of_a_single_class_is_its_logsumexp():
     assert ((got - exact).abs() / spacing).max() < 3
 
 
+@pytest.mark.parametrize("softcap", [0.0, 30.0])
+def test_a_single_class_has_no_gradient(dtype: torch.dtype, softcap: float):
+    target = torch.zeros(40, dtype=torch.int64)
+    logits = torch.linspace(-30, 30, 40, dtype=dtype)[:, None]
+    for smoothing in (0.0, 0.1, 0.3, 0.7, 1.0):
+        settings = (None, -100, smoothing, 0.0, softcap, True)
+        assert not torch.ops.fusewheel.cross_entropy(logits, target, *settings)[2].any()
+
+
 def test_second_derivatives_through_the_public_function():
     logits, target, weight = data(4, 6, torch.float64)
     target[1] = -100

@@ -7,6 +7,7 @@ from fuzz.draw import Draw
 from oracle import assert_as_good_as_eager
 
 FORMS = ("none", "tanh")
+OPERATORS = {o.name: o for o in fusewheel.ops.operators()}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -41,6 +42,31 @@ def test_far_out_the_slope_is_zero_or_one(form: str):
     x.requires_grad_()
     got = torch.autograd.grad(fusewheel.gelu(x, form).sum(), x)[0]
     torch.testing.assert_close(got, torch.tensor([0.0] * 4 + [1.0] * 4))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_slopes_are_right_on_their_own_far_out_on_the_left(form: str):
+    # A few numbers close together: beside a slope near 1 no error of one near 0 would count.
+    x = torch.linspace(-15, -2, 650 * 260)
+    own, eager = OPERATORS["gelu_backward"].overload, OPERATORS["gelu_backward"].reference
+    for part in x.split(650):
+        got, base = (f(torch.ones_like(part), part, form == "tanh") for f in (own, eager))
+        exact = eager(torch.ones_like(part).double(), part.double(), form == "tanh")
+        assert_as_good_as_eager(got, base, exact, what=f"slopes around {part[0]}")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_values_are_there_where_eagers_are_zero(form: str):
+    x = torch.linspace(-9, -6, 1000)
+    exact = OPERATORS["gelu"].reference(x.double(), form == "tanh")
+    torch.testing.assert_close(fusewheel.gelu(x, form).double(), exact, rtol=1e-5, atol=0.0)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_float64_keeps_its_digits_on_the_left_in_the_reference_too(form: str):
+    x = torch.linspace(-12, -1, 1000, dtype=torch.float64)
+    exact = OPERATORS["gelu"].reference(x, form == "tanh")
+    torch.testing.assert_close(fusewheel.gelu(x, form), exact, rtol=1e-12, atol=0.0)
 
 
 def test_positive_values_within_three_units_in_the_last_place():

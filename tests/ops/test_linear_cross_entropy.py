@@ -14,6 +14,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional
 
 REDUCTIONS = ("none", "mean", "sum")
+OPERATOR = {o.name: o for o in fusewheel.ops.operators()}["linear_cross_entropy_backward"]
 
 
 def data(rows: int, features: int, classes: int, dtype: torch.dtype = torch.float32):
@@ -109,6 +110,24 @@ def test_all_rows_ignored_or_none_there():
 def test_a_single_class_has_no_loss():
     loss, *gradients = with_gradients(fusewheel.linear_cross_entropy, *data(3, 4, 1)[:4])
     assert loss == 0 and not any(g.any() for g in gradients)
+
+
+def test_a_single_class_has_no_gradient_whatever_its_losses_count_for(dtype: torch.dtype):
+    x, weight = torch.randn(40, 3).to(dtype), torch.ones(1, 3, dtype=dtype)
+    counts = torch.linspace(-55, 55, 40).to(torch.promote_types(dtype, torch.float32))
+    settings = (None, None, -100, 0.1, 0.0, 3.0, True, True, False)
+    target = torch.zeros(40, dtype=torch.int64)
+    backward = torch.ops.fusewheel.linear_cross_entropy_backward
+    for grad in backward(counts, x, weight, target, *settings):
+        assert not grad.any()
+
+
+def test_what_an_ignored_row_counts_for_does_not_matter():
+    x, weight, target = torch.randn(2, 3), torch.randn(4, 3), torch.tensor([1, -100])
+    counts, settings = torch.tensor([1.0, math.nan]), (None, None, -100, 0.0, 0.0, 0.0)
+    for function in (OPERATOR.overload, OPERATOR.reference):
+        for grad in function(counts, x, weight, target, *settings, True, True, True):
+            assert grad.isfinite().all()
 
 
 def test_a_target_that_is_no_class():

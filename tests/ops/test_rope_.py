@@ -64,6 +64,12 @@ def test_a_leaf_that_requires_grad_is_refused():
         fusewheel.rope_(x, cos, sin)
 
 
+def test_any_strides_will_do_where_there_are_no_elements():
+    x = torch.empty(0).as_strided((1, 4, 0, 2), (0, 0, 2, 1))
+    cos = torch.empty(1, 0, 2)
+    assert fusewheel.rope_(x, cos, cos) is x
+
+
 def any_arguments(d: Draw):
     batch, length, size = d.size(most=3), d.size(most=17), d.size(most=129)
     x = d.tensor(batch, d.size(most=5), length, size, apart=True)

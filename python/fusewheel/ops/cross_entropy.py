@@ -140,7 +140,7 @@ def reference(
     grad = logits.new_empty(0)
     if needs_grad:
         own = torch.arange(classes, device=target.device) == index
-        pull = share + class_share * w.sum() + 2 * z_loss * lse
+        pull = share + class_share * w.sum() + 2.0 * z_loss * lse
         slope = log_p.exp() * pull - class_share * w - torch.where(own, share, 0.0)
         if softcap > 0:
             slope = slope * (1 - (z / softcap).square())

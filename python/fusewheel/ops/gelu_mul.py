@@ -19,7 +19,7 @@ from fusewheel._packed import (
     packed_samples,
 )
 from fusewheel._sharding import Elementwise, row_wise
-from fusewheel.ops.gelu import gelu_slope
+from fusewheel.ops.gelu import gelu_slope, gelu_value
 
 
 def gelu_mul(gate: Tensor, up: Tensor, approximate: str = "none") -> Tensor:
@@ -70,12 +70,8 @@ def gelu_mul_packed(gate_up: Tensor, approximate: str = "none") -> Tensor:
     return result
 
 
-def _gelu(x: Tensor, tanh: bool) -> Tensor:
-    return torch.nn.functional.gelu(x, approximate="tanh" if tanh else "none")
-
-
 def _reference(gate: Tensor, up: Tensor, tanh: bool) -> Tensor:
-    return _gelu(gate, tanh) * up
+    return gelu_value(gate, tanh) * up
 
 
 def _fake(gate: Tensor, up: Tensor, tanh: bool) -> Tensor:
@@ -113,7 +109,7 @@ def _backward_reference(
     grad: Tensor, gate: Tensor, up: Tensor, tanh: bool
 ) -> tuple[Tensor, Tensor]:
     grad, gate, up = torch.broadcast_tensors(grad, gate, up)
-    return grad * up * gelu_slope(gate, tanh), grad * _gelu(gate, tanh)
+    return grad * up * gelu_slope(gate, tanh), grad * gelu_value(gate, tanh)
 
 
 def _backward_fake(grad: Tensor, gate: Tensor, up: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:

@@ -213,6 +213,8 @@ def _backward_reference(
     options, needs = (*settings[:4], True), settings[4:]
     logits = torch.nn.functional.linear(x, weight, bias)
     unit = cross_entropy_reference(logits, target, class_weight, *options)[2]
+    # Of a row that is ignored, whatever its gradient is.
+    grad = torch.where(target != settings[0], grad, 0.0)
     grad_logits = (grad.unsqueeze(-1) * wide(unit)).to(x.dtype)
     return _gradients(x, weight, grad_logits, needs)
 

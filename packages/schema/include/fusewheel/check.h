@@ -102,6 +102,17 @@ inline void check_matches(const char* op, Argument argument, Argument first) {
   }
 }
 
+// Whether elements are repeated by a stride of 0. Where there are none, any stride may come.
+inline bool is_expanded(const Tensor& tensor) {
+  const auto sizes = tensor.sizes();
+  const auto strides = tensor.strides();
+  bool expanded = false;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    expanded = expanded || (sizes[d] > 1 && strides[d] == 0);
+  }
+  return expanded && tensor.numel() > 0;
+}
+
 inline void check_sizes(const char* op, Argument argument, IntHeaderOnlyArrayRef expected,
                         const char* reason) {
   const auto sizes = argument.tensor.sizes();

@@ -199,11 +199,11 @@ template <int inputs>
 void use_output(const char* op, Broadcast<inputs>& shapes, Argument out, Argument first) {
   check_matches(op, out, first);
   check_sizes(op, out, shapes.shape(), "the broadcast shape of the inputs");
+  if (is_expanded(out.tensor)) {
+    fail(op, std::string(out.name) + " must not be an expanded tensor: its elements share memory");
+  }
   const auto strides = out.tensor.strides();
   for (int64_t i = 0; i < shapes.dims; ++i) {
-    if (shapes.sizes[i] > 1 && strides[i] == 0) {
-      fail(op, std::string(out.name) + " must not be an expanded tensor: its elements share memory");
-    }
     shapes.output_strides[i] = strides[i];
   }
 }

@@ -70,11 +70,8 @@ struct Rope {
   Rope(const char* op, Argument x, Argument cos_table, Argument sin_table, bool interleaved,
        const OptionalTensor& positions)
       : in{check_heads(op, x, x), {}}, out{in[0], {}}, args{} {
-    for (int d = 0; d < 4; ++d) {
-      if (x.tensor.sizes()[d] > 1 && x.tensor.strides()[d] == 0) {
-        fail(op, std::string(x.name) +
-                     " must not be an expanded tensor: its elements share memory");
-      }
+    if (is_expanded(x.tensor)) {
+      fail(op, std::string(x.name) + " must not be an expanded tensor: its elements share memory");
     }
     finish(op, x, cos_table, sin_table, interleaved, positions);
   }
