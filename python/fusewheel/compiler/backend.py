@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -12,10 +13,11 @@ from torch.autograd import forward_ad
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
 
+from .costs import loss
 from .generation import WORTHWHILE, gain
 from .metadata import tensor_of
 from .report import Recorder
-from .rewrite import rewrite
+from .rewrite import bodies, rewrite
 
 Compiled = Callable[..., Any]
 
@@ -76,9 +78,10 @@ def compile_graph(
     records_gradients = _records_gradients(gm)
     if inner is None and (mode or options or not _is_for_cpu(gm)):
         inner = "inductor"
-    rewrite(gm, recorder=recorder, inner=inner if isinstance(inner, str) else None)
     if inner is None:
-        inner = _chosen(gm)
+        inner = _rewritten_for_best(gm, recorder)
+    else:
+        rewrite(gm, recorder=recorder, inner=inner if isinstance(inner, str) else None)
     compiled = _inner(inner, mode, dict(options or {}))(gm, example_inputs)
     return compiled if records_gradients else _without_autograd(compiled)
 
@@ -98,6 +101,20 @@ def _is_for_cpu(gm: GraphModule) -> bool:
     return all(
         tensor is None or tensor.device.type == "cpu" for tensor in map(tensor_of, gm.graph.nodes)
     )
+
+
+def _rewritten_for_best(gm: GraphModule, recorder: Recorder) -> str:
+    """Rewrite a graph and choose the inner compiler, each of which depends on the other."""
+    graphs = {body: copy.deepcopy(body.graph) for body in bodies(gm)}
+    noted = copy.deepcopy(recorder)
+    rewrite(gm, recorder=recorder)
+    inner = _chosen(gm)
+    if any(loss(node, inner) for body in graphs for node in body.graph.nodes):
+        for body, graph in graphs.items():
+            body.graph = graph
+        vars(recorder).update(vars(noted))
+        rewrite(gm, recorder=recorder, inner=inner)
+    return inner
 
 
 def _chosen(gm: GraphModule) -> str:
