@@ -15,7 +15,6 @@ from fusewheel.compiler import measured, rewrite
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-assert fusewheel
 # Elements, and how many times as fast as PyTorch's operations and as Inductor.
 FORWARD = ((64, 0.5, 2.0), (256, 0.9, 0.96), (1024, 2.0, 0.5), (4096, 0.5, 0.5))
 NO_LOSS: list[str] = []
@@ -190,3 +189,11 @@ def test_variants_have_figures_of_their_own(monkeypatch: pytest.MonkeyPatch) -> 
         capture = lambda gm, inputs: graphs.append(gm) or gm.forward  # noqa: B023, E731
         torch.compile(lambda x: function(x), backend=capture)(torch.randn(64))  # noqa: B023
         assert rewrite(graphs[0], inner="none").count("gelu") == count
+
+
+def test_explain_tells_the_reason() -> None:
+    report = fusewheel.explain(swiglu, *pair(64))
+    assert [refusal.reason for refusal in report.refusals] == [
+        "64 elements in float32, forward: measured at 0.5 times PyTorch's own"
+    ]
+    assert report.graphs == 1 and report.count() == 0

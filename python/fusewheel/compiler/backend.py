@@ -76,10 +76,10 @@ def compile_graph(
 ) -> Compiled:
     """Rewrite a graph, note it in `recorder` and compile it with `inner`."""
     records_gradients = _records_gradients(gm)
-    if inner is None and (mode or options or not _is_for_cpu(gm)):
+    if inner is None and (mode or options):
         inner = "inductor"
     if inner is None:
-        inner = _rewritten_for_best(gm, recorder)
+        inner = rewrite_and_choose(gm, recorder)
     else:
         rewrite(gm, recorder=recorder, inner=inner if isinstance(inner, str) else None)
     compiled = _inner(inner, mode, dict(options or {}))(gm, example_inputs)
@@ -103,8 +103,15 @@ def _is_for_cpu(gm: GraphModule) -> bool:
     )
 
 
-def _rewritten_for_best(gm: GraphModule, recorder: Recorder) -> str:
-    """Rewrite a graph and choose the inner compiler, each of which depends on the other."""
+def rewrite_and_choose(gm: GraphModule, recorder: Recorder) -> str:
+    """Rewrite a graph, note it in `recorder` and choose the inner compiler.
+
+    What pays depends on what is chosen, which depends on what is left to generate: so all is
+    replaced first, and again without what turns out not to pay.
+    """
+    if not _is_for_cpu(gm):
+        rewrite(gm, recorder=recorder, inner="inductor")
+        return "inductor"
     graphs = {body: copy.deepcopy(body.graph) for body in bodies(gm)}
     noted = copy.deepcopy(recorder)
     rewrite(gm, recorder=recorder)
