@@ -24,9 +24,13 @@ They are of one machine; what counts on another one are relations between these 
 # the smallest operator takes.
 '''
 _RATIOS = """
-# Operator, dtype, whether there is a backward pass: numbers of elements (of the largest tensor),
-# ascending, and how many times as fast as PyTorch's operations and as Inductor the operator is.
+# Operator with its flags, dtype, whether there is a backward pass: numbers of elements (of the
+# largest tensor), ascending, and how many times as fast as PyTorch's operations and as Inductor the
+# operator is.
 """
+
+# Of all other variants the best counts.
+_FLAGS = ("tanh",)
 
 Row = dict[str, str]
 Key = tuple[str, str, bool]
@@ -49,7 +53,7 @@ def derive(page: str) -> str:
 
 
 def _ratios(page: str) -> dict[Key, dict[int, tuple[float, float]]]:
-    """The best of all variants and numbers of threads: what is refused loses in each."""
+    """The best of all numbers of threads: what is refused loses with each."""
     found: dict[Key, dict[int, tuple[float, float]]] = defaultdict(dict)
     inside = [(row, _inside(row)) for row in _rows(page, "rewrites")]
     known = {(_key(row), _elements(row["case"])) for row, _ in inside}
@@ -71,7 +75,9 @@ def _inside(row: Row) -> tuple[float, float]:
 
 
 def _key(row: Row) -> Key:
-    return row["operator"], row["dtype"], row["pass"] == "fwd+bwd"
+    """The operator has the flags behind it that its case names, as in the schema."""
+    flags = [word for word in row["case"].split()[1:] if word in _FLAGS]
+    return " ".join([row["operator"], *flags]), row["dtype"], row["pass"] == "fwd+bwd"
 
 
 def _elements(case: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from fusewheel.compiler import measured, rewrite
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
-assert fusewheel
 # Elements, and how many times as fast as PyTorch's operations and as Inductor.
 FORWARD = ((64, 0.5, 2.0), (256, 0.9, 0.96), (1024, 2.0, 0.5), (4096, 0.5, 0.5))
 NO_LOSS: list[str] = []
@@ -112,7 +113,6 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
 @pytest.mark.parametrize(
     ("asked", "inner"),
     [
-        ({}, None),  # it is chosen later
         ({"mode": "reduce-overhead"}, "inductor"),
         ({"options": {"max_autotune": True}}, "inductor"),
         ({"options": {"inner": "inductor"}}, "inductor"),
@@ -127,6 +127,44 @@ def test_what_the_backend_knows(
     assert given == [inner]
 
 
+def _in_a_checkpoint(gate: Tensor, up: Tensor) -> Tensor:
+    result: Tensor = checkpoint(swiglu, gate, up, use_reentrant=False)
+    return result
+
+
+def _with_more_to_generate(gate: Tensor, up: Tensor) -> Tensor:
+    return swiglu(gate, up) + torch.exp(gate + 1).cos()
+
+
+@pytest.mark.parametrize(
+    ("function", "elements", "inner", "replaced"),
+    [
+        (swiglu, 300, [None], 1),
+        (swiglu, 64, [None, "none"], 0),
+        (_in_a_checkpoint, 64, [None, "none"], 0),
+        (_with_more_to_generate, 64, [None], 1),  # with Inductor it pays
+        (_with_more_to_generate, 4096, [None, "inductor"], 0),
+    ],
+)
+def test_where_the_backend_chooses(
+    given: list[str | None],
+    function: Callable[..., Tensor],
+    elements: int,
+    inner: list[str | None],
+    replaced: int,
+) -> None:
+    """It rewrites, chooses, and rewrites again if something does not pay with what was chosen."""
+    from torch._dynamo.utils import counters
+
+    counters.clear()
+    inputs = pair(elements)
+    torch.testing.assert_close(
+        torch.compile(function, backend="fusewheel")(*inputs), function(*inputs)
+    )
+    assert given == inner
+    assert counters["fusewheel"]["silu_mul"] == replaced
+
+
 def test_inductor_alone() -> None:
     from fusewheel.compiler.inductor_pass import Rewrite
     from torch._dynamo.utils import counters
@@ -139,3 +177,23 @@ def test_inductor_alone() -> None:
         torch.compile(swiglu, backend=capture)(*pair(elements))
         Rewrite(None)(graphs[0].graph)
     assert counters["fusewheel"] == {"silu_mul": 1}
+
+
+def test_variants_have_figures_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {("gelu tanh", "float32", False): ((64, 0.5, 2.0),)}
+    monkeypatch.setattr(measured, "RATIOS", found)
+    for approximate, count in (("tanh", 0), ("none", 1)):
+        function = functools.partial(F.gelu, approximate=approximate)
+        torch._dynamo.reset()
+        graphs: list[torch.fx.GraphModule] = []
+        capture = lambda gm, inputs: graphs.append(gm) or gm.forward  # noqa: B023, E731
+        torch.compile(lambda x: function(x), backend=capture)(torch.randn(64))  # noqa: B023
+        assert rewrite(graphs[0], inner="none").count("gelu") == count
+
+
+def test_explain_tells_the_reason() -> None:
+    report = fusewheel.explain(swiglu, *pair(64))
+    assert [refusal.reason for refusal in report.refusals] == [
+        "64 elements in float32, forward: measured at 0.5 times PyTorch's own"
+    ]
+    assert report.graphs == 1 and report.count() == 0

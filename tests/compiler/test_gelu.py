@@ -261,15 +261,6 @@ def test_symbolic_constants(compare: Any) -> None:
     assert recorder.graphs == 2  # for other numbers nothing is fixed
 
 
-def test_small_tensors_without_gradient_are_left_to_the_inner_compiler(compare: Any) -> None:
-    report = compare(lambda x: F.gelu(x), _x(255, 255, grad=False))
-    assert report.counts() == {}
-    assert "little to gain" in report.refusals[0].reason
-    assert compare(lambda x: F.gelu(x), _x(256, 256, grad=False)).counts() == {"gelu": 1}
-    with torch.no_grad():
-        assert compare(lambda x: F.gelu(x), _x(16, 16)).counts() == {}
-
-
 def test_other_devices_are_left_to_the_inner_compiler() -> None:
     graph = torch.fx.Graph()
     x, y = graph.placeholder("x"), graph.placeholder("y")

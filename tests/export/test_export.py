@@ -32,7 +32,7 @@ SIZES = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-LAYER_NORMS = {"layer_norm": 1, "add_layer_norm": 4}
+LAYER_NORMS = {"layer_norm": 1, "add_layer_norm": 4, "gelu": 2}
 MODELS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     "LlamaModel": (
         {},

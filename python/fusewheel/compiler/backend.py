@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -12,10 +13,11 @@ from torch.autograd import forward_ad
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
 
+from .costs import loss
 from .generation import WORTHWHILE, gain
 from .metadata import tensor_of
 from .report import Recorder
-from .rewrite import rewrite
+from .rewrite import bodies, rewrite
 
 Compiled = Callable[..., Any]
 
@@ -74,11 +76,12 @@ def compile_graph(
 ) -> Compiled:
     """Rewrite a graph, note it in `recorder` and compile it with `inner`."""
     records_gradients = _records_gradients(gm)
-    if inner is None and (mode or options or not _is_for_cpu(gm)):
+    if inner is None and (mode or options):
         inner = "inductor"
-    rewrite(gm, recorder=recorder, inner=inner if isinstance(inner, str) else None)
     if inner is None:
-        inner = _chosen(gm)
+        inner = rewrite_and_choose(gm, recorder)
+    else:
+        rewrite(gm, recorder=recorder, inner=inner if isinstance(inner, str) else None)
     compiled = _inner(inner, mode, dict(options or {}))(gm, example_inputs)
     return compiled if records_gradients else _without_autograd(compiled)
 
@@ -98,6 +101,27 @@ def _is_for_cpu(gm: GraphModule) -> bool:
     return all(
         tensor is None or tensor.device.type == "cpu" for tensor in map(tensor_of, gm.graph.nodes)
     )
+
+
+def rewrite_and_choose(gm: GraphModule, recorder: Recorder) -> str:
+    """Rewrite a graph, note it in `recorder` and choose the inner compiler.
+
+    What pays depends on what is chosen, which depends on what is left to generate: so all is
+    replaced first, and again without what turns out not to pay.
+    """
+    if not _is_for_cpu(gm):
+        rewrite(gm, recorder=recorder, inner="inductor")
+        return "inductor"
+    graphs = {body: copy.deepcopy(body.graph) for body in bodies(gm)}
+    noted = copy.deepcopy(recorder)
+    rewrite(gm, recorder=recorder)
+    inner = _chosen(gm)
+    if any(loss(node, inner) for body in graphs for node in body.graph.nodes):
+        for body, graph in graphs.items():
+            body.graph = graph
+        vars(recorder).update(vars(noted))
+        rewrite(gm, recorder=recorder, inner=inner)
+    return inner
 
 
 def _chosen(gm: GraphModule) -> str:

@@ -6,19 +6,12 @@ import torch
 from torch.fx import Node
 
 from .canonical import view
-from .costs import loss
 from .metadata import dtype_of, promoted, requires_grad, same_sizes, tensor_of
 from .pattern import Context, Match, Pattern, Refuse, require, users_of
 
 
-def check(context: Context, pattern: Pattern, match: Match, inner: str | None = None) -> None:
+def check(context: Context, pattern: Pattern, match: Match) -> None:
     """Check a match before anything is changed.
-
-    Args:
-        context: the graph.
-        pattern: what was matched.
-        match: the match.
-        inner: what runs the rewritten graph, where that is known.
 
     Raises:
         Refuse: with the reason why it must not be rewritten.
@@ -29,7 +22,6 @@ def check(context: Context, pattern: Pattern, match: Match, inner: str | None = 
     _check_writes(context, match)
     _check_devices(pattern, match)
     reason = pattern.cost(match) if pattern.cost is not None else None
-    reason = reason or loss(pattern, match, inner)
     require(reason is None, str(reason))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from .backend import Compiled, compile_graph
+from .backend import Compiled, rewrite_and_choose
 from .export import explain_program
 from .report import GraphBreak, Recorder, Report
 
@@ -55,7 +55,9 @@ def explain(model: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Report:
 
     def capture(gm: GraphModule, example_inputs: Sequence[Any]) -> Compiled:
         _note_break(gm, breaks)
-        return compile_graph(gm, example_inputs, recorder, "eager")
+        rewrite_and_choose(gm, recorder)
+        run: Compiled = gm.forward
+        return run
 
     def call(*args: Any, **named: Any) -> Any:
         return model(*args, **named)

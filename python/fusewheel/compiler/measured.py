@@ -9,8 +9,9 @@ COPIED = 2.7e10
 MULTIPLIED = 1.9e11
 CALLED = 9e-07
 
-# Operator, dtype, whether there is a backward pass: numbers of elements (of the largest tensor),
-# ascending, and how many times as fast as PyTorch's operations and as Inductor the operator is.
+# Operator with its flags, dtype, whether there is a backward pass: numbers of elements (of the
+# largest tensor), ascending, and how many times as fast as PyTorch's operations and as Inductor the
+# operator is.
 RATIOS: dict[tuple[str, str, bool], tuple[tuple[float, ...], ...]] = {
     ("add_layer_norm", "bfloat16", False): (
         (4608, 3.7, 0.87),
@@ -77,49 +78,93 @@ RATIOS: dict[tuple[str, str, bool], tuple[tuple[float, ...], ...]] = {
         (50331648, 1.71, 1.64),
     ),
     ("gelu", "bfloat16", False): (
-        (4608, 2.3, 1.03),
+        (4608, 2.3, 0.73),
+        (1048576, 0.93, 2.06),
+        (16777216, 1.44, 2.27),
+    ),
+    ("gelu", "bfloat16", True): (
+        (4608, 1.19, 0.7),
+        (1048576, 1.36, 2.08),
+        (16777216, 1.14, 2.2),
+    ),
+    ("gelu", "float32", False): (
+        (4608, 2.41, 0.69),
+        (1048576, 1.2, 2.89),
+        (16777216, 1.08, 1.39),
+    ),
+    ("gelu", "float32", True): (
+        (4608, 1.19, 0.75),
+        (1048576, 1.4, 2.28),
+        (16777216, 1.29, 1.85),
+    ),
+    ("gelu tanh", "bfloat16", False): (
+        (4608, 2, 1.03),
         (1048576, 4.62, 4.8),
         (16777216, 4.21, 4.41),
     ),
-    ("gelu", "bfloat16", True): (
-        (4608, 1.19, 0.83),
+    ("gelu tanh", "bfloat16", True): (
+        (4608, 0.81, 0.83),
         (1048576, 3.29, 3.61),
         (16777216, 3.32, 3.8),
     ),
-    ("gelu", "float32", False): (
-        (4608, 2.41, 1.06),
+    ("gelu tanh", "float32", False): (
+        (4608, 1.95, 1.06),
         (1048576, 5.36, 6.05),
         (16777216, 2.97, 15.24),
     ),
-    ("gelu", "float32", True): (
-        (4608, 1.19, 0.8),
+    ("gelu tanh", "float32", True): (
+        (4608, 0.79, 0.8),
         (1048576, 2.58, 3.45),
         (16777216, 2.35, 3.86),
     ),
     ("gelu_mul", "bfloat16", False): (
-        (4608, 2.59, 0.91),
+        (4608, 2.59, 0.69),
+        (1048576, 1.4, 2.13),
+        (16777216, 1.88, 2.3),
+    ),
+    ("gelu_mul", "bfloat16", True): (
+        (4608, 1.22, 0.69),
+        (1048576, 1.47, 1.69),
+        (16777216, 2.02, 1.94),
+    ),
+    ("gelu_mul", "float32", False): (
+        (4608, 2.85, 0.73),
+        (1048576, 1.9, 2.07),
+        (16777216, 1.71, 1.2),
+    ),
+    ("gelu_mul", "float32", True): (
+        (4608, 1.29, 0.71),
+        (1048576, 1.93, 1.62),
+        (16777216, 1.76, 1.26),
+    ),
+    ("gelu_mul tanh", "bfloat16", False): (
+        (4608, 2, 0.91),
         (1048576, 4.74, 4.64),
         (16777216, 4.02, 3.5),
     ),
-    ("gelu_mul", "bfloat16", True): (
-        (4608, 1.22, 0.84),
+    ("gelu_mul tanh", "bfloat16", True): (
+        (4608, 0.96, 0.84),
         (1048576, 3.08, 2.89),
         (16777216, 3.38, 3.07),
     ),
-    ("gelu_mul", "float32", False): (
-        (4608, 2.85, 1.03),
+    ("gelu_mul tanh", "float32", False): (
+        (4608, 2.27, 1.03),
         (1048576, 4.61, 4.16),
         (16777216, 3.13, 4.05),
     ),
-    ("gelu_mul", "float32", True): (
-        (4608, 1.29, 0.79),
+    ("gelu_mul tanh", "float32", True): (
+        (4608, 0.9, 0.79),
         (1048576, 2.97, 2.45),
         (16777216, 2.74, 2.7),
     ),
-    ("gelu_mul_packed", "bfloat16", False): ((4608, 2.74, 1),),
-    ("gelu_mul_packed", "bfloat16", True): ((4608, 1.59, 0.89),),
-    ("gelu_mul_packed", "float32", False): ((4608, 2.95, 1.06),),
-    ("gelu_mul_packed", "float32", True): ((4608, 1.67, 0.9),),
+    ("gelu_mul_packed", "bfloat16", False): ((4608, 1.97, 0.71),),
+    ("gelu_mul_packed", "bfloat16", True): ((4608, 1.35, 0.72),),
+    ("gelu_mul_packed", "float32", False): ((4608, 2.13, 0.75),),
+    ("gelu_mul_packed", "float32", True): ((4608, 1.46, 0.78),),
+    ("gelu_mul_packed tanh", "bfloat16", False): ((4608, 2.74, 1),),
+    ("gelu_mul_packed tanh", "bfloat16", True): ((4608, 1.59, 0.89),),
+    ("gelu_mul_packed tanh", "float32", False): ((4608, 2.95, 1.06),),
+    ("gelu_mul_packed tanh", "float32", True): ((4608, 1.67, 0.9),),
     ("layer_norm", "bfloat16", False): (
         (4608, 4.41, 0.89),
         (1048576, 5.59, 1.21),

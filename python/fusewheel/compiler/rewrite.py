@@ -17,6 +17,7 @@ from . import spellings as _spellings  # noqa: F401
 from .attention import attention_of
 from .canonical import is_op, view
 from .checks import check, check_replacement
+from .costs import loss
 from .effects import Modes
 from .layout import follow
 from .metadata import bodies_of, same_sizes, tensor_of
@@ -60,7 +61,7 @@ def rewrite(
     recorder = Recorder() if recorder is None else recorder
     chosen = known_patterns() if patterns is None else tuple(patterns)
     off = disabled()
-    for body, facts in _bodies(module).items():
+    for body, facts in bodies(module).items():
         changed = [
             _Pass(facts, pattern, recorder, inner, pattern.name in off).run() for pattern in chosen
         ]
@@ -79,7 +80,7 @@ def _note_attentions(facts: _Facts, recorder: Recorder) -> None:
             recorder.attention(line_of(node), found.mask.kind, found.shapes)
 
 
-def _bodies(module: GraphModule) -> dict[GraphModule, _Facts]:
+def bodies(module: GraphModule) -> dict[GraphModule, _Facts]:
     """The module and the bodies of its higher-order operators, each once, callers first."""
     found: dict[GraphModule, _Facts] = {}
     todo: list[tuple[GraphModule, Modes, list[tuple[_Facts, Node]]]] = [(module, Modes(), [])]
@@ -100,13 +101,7 @@ def _bodies(module: GraphModule) -> dict[GraphModule, _Facts]:
 
 
 class _Facts:
-    """What all patterns ask of one graph, looked up once.
-
-    Args:
-        graph: the graph.
-        modes: those it is called under.
-        calls: where, each a graph and a node of it; none for the graph that was captured.
-    """
+    """What all patterns ask of one graph, looked up once; `calls` are the nodes that call it."""
 
     def __init__(self, graph: Graph, modes: Modes, calls: list[tuple[_Facts, Node]]) -> None:
         self.graph = graph
@@ -192,7 +187,7 @@ class _Pass:
         match = self._pattern.match(self._context, node)
         if match is None:
             return False
-        check(self._context, self._pattern, match, self._inner)
+        check(self._context, self._pattern, match)
         require(not self._off, REASON)
         line = line_of(max(match.roots))
         before = traffic(_dying(match))
@@ -219,6 +214,9 @@ class _Pass:
         try:
             built = zip(match.roots, match.build(builder), strict=True)
             results = [_detached(builder, root, result) for root, result in built]
+            for node in builder.nodes:
+                reason = loss(node, self._inner)
+                require(reason is None, str(reason))
             moved = traffic(builder.nodes)
             values = self._values(match.roots, results)
         except Exception:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch.fx import Node
 
 from ..canonical import view
-from ..metadata import dtype_of, requires_grad, tensor_of
+from ..metadata import dtype_of, tensor_of
 from ..pattern import Builder, Context, Match, Pattern, Refuse, require, users_of
 from ..polynomial import Polynomial, between, equal, polynomial, terms
 from ..precision import COMPUTED
@@ -107,20 +107,10 @@ def _match(context: Context, node: Node) -> Match | None:
     return Match((gelu.x,), (gelu.root,), gelu.interior, build)
 
 
-# A guess: the figures of docs/benchmarks.md decide it once they have gelu.
-_LARGE = 1 << 16
-
-
 def _cost(match: Match) -> str | None:
-    """An operator keeps the inner compiler from fusing gelu with its neighbours."""
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
-
-    (root,) = match.roots
-    tensor = tensor_of(root)
+    tensor = tensor_of(match.roots[0])
     if tensor is None or tensor.device.type != "cpu":
         return "it is replaced only on a CPU so far"
-    if not requires_grad(root) and statically_known_true(tensor.numel() < _LARGE):
-        return f"without a gradient and with less than {_LARGE} elements it has little to gain"
     return None
 
 
