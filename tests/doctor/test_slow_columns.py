@@ -93,13 +93,16 @@ def test_many_elements(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_ways_to_many_elements():
-    """Rows, what is summed, columns: each with all the tensors that have them."""
-    addmm = doctor.subject_of(torch.ops.aten.addmm.default)
-    make = torch.ones
-    (case,) = doctor.cases_of(addmm, [(make(5), make(3, 4), make(4, 5))])
-    assert list(huge._ways(case)) == [((1, 0),), ((0, 0), (2, 1)), ((1, 1), (2, 0))]
-    (case,) = doctor.cases_of(addmm, [(make(5), make(3, 4), torch.zeros(4, 5))])
-    assert huge._times(case, ((1, 0),)) * 5 * 3 > 2**31
+    """Dimensions that belong together, until every tensor has grown."""
+    aten, make = torch.ops.aten, torch.ones
+    (case,) = doctor.cases_of(doctor.subject_of(aten.mm.default), [(make(3, 4), make(4, 5))])
+    assert list(huge._ways(case)) == [((0, 0),), ((1, 1),)]
+    (case,) = doctor.cases_of(doctor.subject_of(aten.dot.default), [(make(4), make(4))])
+    assert list(huge._ways(case)) == [((0, 0), (1, 0))]
+    # The result is the largest.
+    (case,) = doctor.cases_of(doctor.subject_of(aten.mm.default), [(make(3, 1), make(1, 5))])
+    times = huge._times(case, ((0, 0),))
+    assert (times - 2) * 15 <= 2**31 < (times - 1) * 15
 
 
 @pytest.mark.skipif(not huge._free(), reason="the system does not tell what memory is used")
