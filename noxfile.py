@@ -39,6 +39,8 @@ nox.options.default_venv_backend = "virtualenv"
 SETTINGS = nox.project.load_toml(ROOT / "pyproject.toml")["tool"]["fusewheel"]
 # FUSEWHEEL_TORCH names another requirement, a path to a wheel for example.
 TORCH = os.environ.get("FUSEWHEEL_TORCH", SETTINGS["torch"])
+# Of the newer ones there is no wheel for free-threaded Python 3.13.
+FREE_THREADED_TORCH = "torch>=2.10,<2.13"
 DIST = ROOT / "dist"
 WHEELHOUSE = ROOT / "wheelhouse"
 BUILD_TOOLS = ("cmake>=3.25", "ninja")
@@ -300,11 +302,19 @@ def lint(session: nox.Session) -> None:
 def conformance(session: nox.Session) -> None:
     """Try every operator in every part of PyTorch and write docs/conformance.md (slow).
 
-    `-- --columns DTensor FSDP2` tries these and leaves the others on the page as they are.
+    `-- --columns DTensor FSDP2` tries these and leaves the others on the page as they are. Two
+    are only tried so: `-- --columns huge`, and `-P 3.13t -- --columns "free threads"`.
     """
-    wheels = _build(session)
+    wheels, torch = _build(session), TORCH
+    flags = session.run("python", "-c", "import sys; print(sys.abiflags)", silent=True)
+    if str(flags).strip() == "t":  # takes no abi3 wheel
+        session.install("wheel")
+        session.run("python", "wheels/retag.py", str(DIST))
+        wheels["fusewheel-cpu"] = next(DIST.glob("fusewheel_cpu-*-py3-none-*.whl"))
+        # What is imported would turn the lock on that does not say it can do without.
+        session.env["PYTHON_GIL"], torch = "0", FREE_THREADED_TORCH
     local = _local(wheels, "fusewheel", "fusewheel-cpu")
-    session.install(TORCH, "expecttest", "numpy", *local)
+    session.install(torch, "expecttest", "numpy", *local)
     page = ROOT / "docs" / "conformance.md"
     arguments = ("doctor", "--conformance", str(page), *session.posargs)
     _as_user(session, "-m", "fusewheel", *arguments)

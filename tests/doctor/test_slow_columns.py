@@ -58,18 +58,58 @@ def test_without_a_compiler_it_does_not_apply(monkeypatch: pytest.MonkeyPatch):
 def test_many_elements(monkeypatch: pytest.MonkeyPatch):
     """2^31 take minutes, so here the limit is lower."""
     monkeypatch.setattr(huge, "MANY", 2**12)
+    rows = torch.arange(1.0, 13.0).view(3, 4)
 
-    def wraps(x):
-        return x * 2 if x.numel() < 2**12 else torch.cat((x[: 2**12 // 4] * 2, x[2**12 // 4 :]))
+    def doubles(x):
+        return torch.cat((x.flatten()[: 2**12] * 2, x.flatten()[2**12 :])).view(x.shape)
 
-    op = operator("wraps", wraps)
-    outcome = told("huge", op, torch.ones(3, 4))
-    assert (outcome.status, outcome.trap) == (Status.FAILS, traps.HUGE.name), outcome
-    assert told("huge", torch.ops.aten.neg.default, torch.ones(3, 4)).status is Status.WORKS
-    for op, reason in (
-        (torch.ops.aten.sum.default, "its results are not row by row"),
-        (torch.ops.aten.bernoulli.default, "random"),
+    def sums(x):
+        return x.sum(0) if x.numel() < 2**12 else x.flatten()[: 2**12 // 4 * 4].view(-1, 4).sum(0)
+
+    for name, wrong in (("doubles_few", doubles), ("sums_few", sums)):
+        outcome = told("huge", operator(name, wrong), rows)
+        assert (outcome.status, outcome.trap) == (Status.FAILS, traps.HUGE.name), outcome
+    aten = torch.ops.aten
+    for op, *arguments in (
+        (aten.neg.default, rows),
+        (aten.sum.default, rows),
+        (aten.mm.default, rows, torch.ones(4, 5)),
+        (aten._softmax.default, rows, 1, False),
+        (aten.add_.Tensor, rows, torch.ones(4)),
+        (aten.embedding.default, rows, torch.tensor([2, 0])),
     ):
-        assert told("huge", op, torch.ones(3, 4)).reason == reason
+        assert told("huge", op, *arguments).status is Status.WORKS, op
+    for op, *arguments, reason in (
+        (aten.logsumexp.default, rows, [0, 1], "zeros before its arguments change the results"),
+        (aten.gt.Tensor, rows, rows, "gives nothing but zeros"),
+        (aten.bernoulli.default, rows / 12, "random"),
+    ):
+        assert told("huge", op, *arguments).reason == reason
+    monkeypatch.setattr(huge, "_needed", lambda *arguments: 2**34)
+    monkeypatch.setattr(huge, "_free", lambda: 2**33)
+    assert told("huge", aten.neg.default, rows).reason == "needs 16 GiB of free memory"
     monkeypatch.setattr(huge, "_free", lambda: 0)
-    assert "of free memory" in told("huge", torch.ops.aten.neg.default, torch.ones(3, 4)).reason
+    assert "does not tell" in told("huge", aten.neg.default, rows).reason
+
+
+def test_the_ways_to_many_elements():
+    """Dimensions that belong together, until every tensor has grown."""
+    aten, make = torch.ops.aten, torch.ones
+    (case,) = doctor.cases_of(doctor.subject_of(aten.mm.default), [(make(3, 4), make(4, 5))])
+    assert list(huge._ways(case)) == [((0, 0),), ((1, 1),)]
+    (case,) = doctor.cases_of(doctor.subject_of(aten.dot.default), [(make(4), make(4))])
+    assert list(huge._ways(case)) == [((0, 0), (1, 0))]
+    # The result is the largest.
+    (case,) = doctor.cases_of(doctor.subject_of(aten.mm.default), [(make(3, 1), make(1, 5))])
+    times = huge._times(case, ((0, 0),))
+    assert (times - 2) * 15 <= 2**31 < (times - 1) * 15
+
+
+@pytest.mark.skipif(not huge._free(), reason="the system does not tell what memory is used")
+def test_the_memory_it_takes():
+    """The results; the zeros that are read take none."""
+    neg = doctor.subject_of(torch.ops.aten.neg.default)
+    (case,) = doctor.cases_of(neg, [(torch.ones(3, 4).bfloat16(),)])
+    way = ((0, 0),)
+    times = huge._times(case, way)
+    assert 1.2 < huge._needed(case, way, times) / (2 * 12 * times) < 1.4

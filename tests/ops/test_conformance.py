@@ -12,7 +12,7 @@ from fusewheel._operator import Operator
 from fusewheel.doctor import conformance
 from fusewheel.doctor.column import Column
 from fusewheel.doctor.columns import COLUMNS
-from fusewheel.doctor.conformance import TABLE, cases, outcomes, page, read, render
+from fusewheel.doctor.conformance import APART, cases, origin, outcomes, page, read, render
 from fusewheel.doctor.outcome import Outcome, Status, examine
 
 IN_PROCESS = [column for column in COLUMNS if column.elsewhere is None and not column.slow]
@@ -58,27 +58,48 @@ def test_the_page_has_every_operator_and_every_column():
         columns += [head.strip() for head in heads[1:]]
         assert [row[0].strip(" `") for row in rows] == names
         assert {cell.split()[0] for row in rows for cell in row[1:]} <= {"yes", "refuses", "-"}
-    assert columns == [column.name for column in TABLE]
+    assert columns == [column.name for column in COLUMNS]
 
 
 def test_a_page_is_written_in_parts(monkeypatch: pytest.MonkeyPatch):
-    text = re.sub(r"(?<=with torch )[^;]+", torch.__version__, PAGE.read_text())
-    found = read(text)
+    text = PAGE.read_text()
+    before = read(text)
+    assert render(before) == text
     names = [operator.name for operator in ops.operators()]
-    assert render({name: [found[name, c.name] for c in TABLE] for name in names}) == text
-    failed = Outcome("eager", "eager", Status.FAILS, "an error", "a mistake")
-    monkeypatch.setattr(conformance, "outcomes", lambda column: [failed] * len(names))
+    ran = []
+
+    def fails(column: Column) -> list[Outcome]:
+        ran.append(column.name)
+        return [Outcome(column.name, column.theme, Status.FAILS, "an error", "a mistake")] * len(
+            names
+        )
+
+    monkeypatch.setattr(conformance, "outcomes", fails)
+    monkeypatch.setattr(conformance, "origin", lambda: "torch 3.0, Python 4.0t")
     threads = torch.get_num_threads()
     try:
-        changed = page(columns=["eager"], before=text)
+        after = read(page(columns=["gaps"], before=text))
+        without = text.replace("| huge |", "| a column of yore |")
+        every = read(page(before=without.replace("* huge:", "* a column of yore:")))
     finally:
         torch.set_num_threads(threads)
-    for (name, column), outcome in read(changed).items():
-        if column == "eager":
+    assert ran == ["gaps", *(c.name for c in COLUMNS if c.name not in APART)]
+    for (name, column), outcome in after.outcomes.items():
+        if column == "gaps":
             assert (outcome.status, outcome.reason) == (Status.FAILS, "a mistake an error")
         else:
-            assert outcome == found[name, column]
+            assert outcome == before.outcomes[name, column]
+    assert after.origins == {**before.origins, "gaps": "torch 3.0, Python 4.0t"}
+    # What takes another Python stays, what is not there yet was not tried.
+    for name in names:
+        kept = every.outcomes[name, "free threads"]
+        assert kept == before.outcomes[name, "free threads"]
+        assert every.outcomes[name, "huge"].reason == "not tried"
+    assert every.origins["eager"] == "torch 3.0, Python 4.0t"
+    assert every.origins["free threads"] == before.origins["free threads"]
     with pytest.raises(ValueError, match="has no 'threads' of"):
-        page(columns=["eager"], before=text.replace("| threads |", "| no column |"))
-    with pytest.raises(ValueError, match="not written with torch"):
-        page(columns=["eager"], before=PAGE.read_text().replace("with torch ", "with torch 1."))
+        page(columns=["eager"], before=text.replace("threads |", "no threads |"))
+
+
+def test_the_page_names_torch_and_python():
+    assert re.fullmatch(r"torch \d\S+, Python \d\.\d+\.\S+", origin())

@@ -20,7 +20,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = _parser()
     given = parser.parse_args(arguments)
     if given.conformance is not None:
-        before = given.conformance.read_text() if given.columns else ""
+        before = given.conformance.read_text() if given.conformance.exists() else ""
         try:
             text = page(doctor.bar, given.columns, before)
         except ValueError as error:
@@ -74,6 +74,6 @@ def _parser() -> argparse.ArgumentParser:
         "--conformance",
         type=Path,
         help="write the matrix of fusewheel's own operators there; with --columns only these are "
-        "run, and the others stay as they are",
+        "run, and the others stay as they are; without, all but 'free threads' and 'huge'",
     )
     return parser

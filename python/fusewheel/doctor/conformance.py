@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import platform
+import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
@@ -17,9 +21,21 @@ from fusewheel.doctor.outcome import Outcome, Status, examine, examine_together,
 from fusewheel.doctor.report import MARKS
 
 LARGEST = 400
-# Minutes for an operator, and whether it applies depends on the memory that is free.
-LEFT_OUT = "huge"
-TABLE = tuple(column for column in COLUMNS if column.name != LEFT_OUT)
+# Run only when they are named: one wants another Python, the other memory and minutes.
+APART = ("free threads", "huge")
+
+
+@dataclass
+class Page:
+    """What is on the page.
+
+    Attributes:
+        outcomes: by operator and column.
+        origins: the torch and the Python that each column was run with.
+    """
+
+    outcomes: dict[tuple[str, str], Outcome] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
 
 
 def subject(operator: Operator) -> Subject:
@@ -41,54 +57,64 @@ def page(
     columns: Sequence[str] = (),
     before: str = "",
 ) -> str:
-    """Runs every column over every operator, in this process, and writes what came out.
+    """Runs columns over every operator, in this process, and writes what came out.
 
     Args:
         progress: called with the number of columns done, the number of all, and the next's name.
-        columns: the names of those to run; by default all.
+        columns: the names of those to run; by default all but `APART`.
         before: the page as it was, from which the other columns are taken.
 
     Raises:
         ValueError: a column is unknown, or one that is not run is not on that page for every
-            operator, or the page was written with another torch.
+            operator.
     """
-    chosen = columns_named(columns) if columns else TABLE
-    known = read(before) if columns else {}
+    chosen = columns_named(columns or [c.name for c in COLUMNS if c.name not in APART])
+    written = read(before)
     names = [operator.name for operator in ops.operators()]
-    for name, column in itertools.product(names, TABLE):
-        if column not in chosen and (name, column.name) not in known:
-            raise ValueError(f"doctor: the page has no '{column.name}' of {name}: run it too")
+    for name, column in itertools.product(names, COLUMNS):
+        if column not in chosen and (name, column.name) not in written.outcomes:
+            if column.name not in APART:
+                raise ValueError(f"doctor: the page has no '{column.name}' of {name}: run it too")
+            missing = Outcome(column.name, column.theme, Status.NOT_APPLICABLE, "not tried")
+            written.outcomes[name, column.name] = missing
     # A pool of threads does not survive the fork that a column tries.
     torch.set_num_threads(1)
     for done, column in enumerate(chosen):
         if progress is not None:
             progress(done, len(chosen), column.name)
+        written.origins[column.name] = origin()
         for name, outcome in zip(names, outcomes(column), strict=True):
-            known[name, column.name] = outcome
+            written.outcomes[name, column.name] = outcome
     if progress is not None:
         progress(len(chosen), len(chosen), "")
-    return render({name: [known[name, column.name] for column in TABLE] for name in names})
+    return render(written)
 
 
-def read(text: str) -> dict[tuple[str, str], Outcome]:
-    """The outcomes on a page, by operator and column.
+def origin() -> str:
+    """The torch and the Python of this process."""
+    free = "t" if "t" in getattr(sys, "abiflags", "") else ""
+    return f"torch {torch.__version__}, Python {platform.python_version()}{free}"
 
-    Raises:
-        ValueError: it was written with another torch.
-    """
-    if f"with torch {torch.__version__};" not in text:
-        raise ValueError(f"doctor: the page was not written with torch {torch.__version__}")
+
+def read(text: str) -> Page:
+    """What is on a page; nothing where there is none."""
     statuses = {mark: status for status, mark in MARKS.items()}
-    found = {}
+    found = Page()
+    usual = re.search(r"with (torch .+?);", text)
     for part in text.split("\n## ")[1:]:
         theme, *lines = part.splitlines()
         notes = dict(line.split(". ", 1) for line in lines if line[:1].isdigit())
+        titles = dict(line[2:].split(": ", 1) for line in lines if line[:1] == "*")
         heads, _, *rows = [line.strip("| ").split(" | ") for line in lines if line[:1] == "|"]
+        for column in heads[1:]:
+            other = re.search(r"\((torch .+)\)$", titles.get(column, "")) or usual
+            found.origins[column] = other[1] if other else ""
         for name, *cells in rows:
             for column, cell in zip(heads[1:], cells, strict=True):
                 mark, _, number = cell.partition(" ")
                 reason = notes[number].removeprefix(f"{column}: ") if number else ""
-                found[name.strip("`"), column] = Outcome(column, theme, statuses[mark], reason)
+                outcome = Outcome(column, theme, statuses[mark], reason)
+                found.outcomes[name.strip("`"), column] = outcome
     return found
 
 
@@ -104,35 +130,39 @@ def outcomes(column: Column) -> list[Outcome]:
     return [examine(column, own) for own in every]
 
 
-def render(rows: dict[str, list[Outcome]]) -> str:
-    """The page, of the outcomes of every operator in the order of the columns."""
-    return "\n".join(_lines(rows)) + "\n"
+def render(written: Page) -> str:
+    """The page, in the order of the operators and the columns."""
+    return "\n".join(_lines(written)) + "\n"
 
 
-def _lines(rows: dict[str, list[Outcome]]) -> Iterator[str]:
+def _lines(written: Page) -> Iterator[str]:
+    usual = written.origins[COLUMNS[0].name]
     yield "# Conformance"
     yield ""
     yield "Which operator works in which part of PyTorch. Every cell is a test of its own, run by"
-    yield "`nox -s conformance`, which writes this page with torch " + torch.__version__ + ";"
-    yield "[the doctor](doctor.md) runs the same columns over an operator of any package."
+    yield f"`nox -s conformance`, which writes this page with {usual};"
+    yield f"{' and '.join(APART)} are run only when they are named ([how](doctor.md#conformance))."
+    yield "[The doctor](doctor.md) runs the same columns over an operator of any package."
     yield ""
     yield "yes: it works; refuses: it raises a clear error; -: it does not apply; **no**: it fails."
     yield "The numbers are those of the reasons below each table."
-    for theme in dict.fromkeys(column.theme for column in TABLE):
-        columns = [column for column in TABLE if column.theme == theme]
-        yield from _table(theme, columns, rows)
+    for theme in dict.fromkeys(column.theme for column in COLUMNS):
+        yield from ("", f"## {theme}", "")
+        columns = [column for column in COLUMNS if column.theme == theme]
+        for column in columns:
+            own = written.origins.get(column.name, usual)
+            yield f"* {column.name}: {column.title}" + (f" ({own})" if own != usual else "")
+        yield from _table(columns, written)
 
 
-def _table(theme: str, columns: list[Column], rows: dict[str, list[Outcome]]) -> Iterator[str]:
-    yield from ("", f"## {theme}", "")
-    yield from (f"* {column.name}: {column.title}" for column in columns)
+def _table(columns: list[Column], written: Page) -> Iterator[str]:
     yield ""
     yield "| operator | " + " | ".join(column.name for column in columns) + " |"
     yield "|---" * (len(columns) + 1) + "|"
     notes: dict[str, int] = {}
-    for name, found in rows.items():
-        own = [outcome for outcome in found if outcome.theme == theme]
-        yield f"| `{name}` | " + " | ".join(_cell(outcome, notes) for outcome in own) + " |"
+    for operator in ops.operators():
+        found = (written.outcomes[operator.name, column.name] for column in columns)
+        yield f"| `{operator.name}` | " + " | ".join(_cell(o, notes) for o in found) + " |"
     if notes:
         yield ""
         yield from (f"{number}. {note}" for note, number in notes.items())

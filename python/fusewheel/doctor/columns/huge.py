@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import math
+import mmap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -9,79 +14,166 @@ from torch import Tensor
 
 from fusewheel.doctor import traps
 from fusewheel.doctor.case import REFUSALS, Case, Tensors
-from fusewheel.doctor.column import Column, Finding, applies
-from fusewheel.doctor.columns.compilers import leading
+from fusewheel.doctor.column import Column, Finding, Refused, applies
 
 THEME = "eager"
 MANY = 2**31
-
-
-def _repeated(case: Case, size: int, times: int) -> Case:
-    """Every dimension of that size so many times one after the other."""
-
-    def repeat(tensor: Tensor) -> Tensor:
-        counts = [times if s == size else 1 for s in tensor.shape]
-        return tensor.repeat(counts) if max(counts, default=1) > 1 else tensor
-
-    return case.using([repeat(t) for t in case.tensors])
-
-
-def _narrow(case: Case) -> Case:
-    """In bfloat16, where the operator takes that: half of the memory."""
-    narrow = case.using([t.bfloat16() if t.is_floating_point() else t for t in case.tensors])
-    try:
-        narrow.results()
-    except REFUSALS:
-        return case
-    return narrow
-
-
-def _row_by_row(case: Case, size: int) -> bool:
-    """Whether twice the rows give twice the results."""
-    twice = _repeated(case, size, 2)
-    try:
-        found = twice.results()
-    except REFUSALS:
-        return False
-    wanted = _rows(case, size, 2)
-    return all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
-
-
-def _rows(case: Case, size: int, times: int) -> Tensors:
-    return tuple(
-        r.repeat([times, *[1] * (r.dim() - 1)]) if r.dim() and r.shape[0] == size else r
-        for r in case.results()
-    )
+# Sets of dimensions to look at, and the part of them that is tried to measure memory.
+SETS = 5000
+PART = 32
+# Dimensions that grow together, each as a tensor's number and its own.
+Way = tuple[tuple[int, int], ...]
 
 
 def _huge(case: Case) -> None:
-    """Rows repeated until there are so many elements; the last ones come out as the first."""
+    """A tensor of zeros with the case at its end gives what the case gives, at its end."""
     applies(not case.subject.random, "random")
+    applies(all(t.device.type == "cpu" for t in case.tensors), "not on a CPU")
+    applies(_free() > 0, "the system does not tell what memory is used")
+    applies(any(bool(r.any()) for r in case.results()), "gives nothing but zeros")
+    # In float64, where a few zeros that change a little are seen: more of them change more.
+    ways = list(_ways(case.exact))
+    applies(bool(ways), "zeros before its arguments change the results")
     case = _narrow(case)
-    size = leading(case)
-    applies(sum(s == size for t in case.tensors[:1] for s in t.shape) == 1, "a square sample")
-    applies(_row_by_row(case, size), "its results are not row by row")
-    tensors = (*case.tensors, *case.results())
-    growing = [t for t in tensors if size in t.shape]
-    times = MANY // max(t.numel() for t in growing) + 2
-    # The operator may hold as much again, and what is written is there twice.
-    held = [*growing, *(case.tensors[i] for i in case.written)]
-    needed = 2 * times * sum(t.numel() * t.element_size() for t in held)
-    applies(needed < _free(), f"needs {needed / 2**30:.0f} GiB of free memory")
-    rows = _repeated(case, size, times)
-    last = [r[-size:] if r.dim() and r.shape[0] != size else r for r in rows.results()]
-    for a, b in zip(last, case.results(), strict=True):
-        if not torch.equal(a, b):
-            raise Finding(traps.HUGE, f"the last of {times * size} rows differ from the first")
+    tried, least = 0, math.inf
+    for way in ways:
+        times = _times(case, way)
+        needed = _needed(case, way, times)
+        if needed > _free():
+            least = min(least, needed)
+            continue
+        try:
+            kept = _kept(case, way, times)
+        except REFUSALS as error:
+            raise Refused(str(error).split("\n")[0]) from error
+        if not kept:
+            raise Finding(traps.HUGE, f"{_grown(case, way, times)}: the end is wrong")
+        tried += 1
+    applies(tried > 0, f"needs {least / 2**30:.0f} GiB of free memory")
+
+
+def _narrow(case: Case) -> Case:
+    """In bfloat16, but for as few tensors as the operator wants otherwise: half of the memory."""
+    floating = [i for i in case.floating if case.tensors[i].element_size() > 2]
+    for count in range(3):
+        for wide in itertools.combinations(floating, count):
+            narrow = case.using(
+                [
+                    t.bfloat16() if i in floating and i not in wide else t
+                    for i, t in enumerate(case.tensors)
+                ]
+            )
+            if _results(narrow) is not None:
+                return narrow
+    return case
+
+
+def _ways(case: Case) -> Iterator[Way]:
+    """The smallest sets of dimensions that can grow without another result, until every tensor that
+    can has grown.
+    """
+    dims = [(i, d) for i, t in enumerate(case.tensors) for d in range(t.dim()) if t.numel()]
+    sets = (itertools.combinations(dims, count + 1) for count in range(len(dims)))
+    found: list[set[tuple[int, int]]] = []
+    tensors: set[int] = set()
+    for way in itertools.islice(itertools.chain.from_iterable(sets), SETS):
+        if any(smaller <= set(way) for smaller in found):
+            continue
+        try:
+            grows = _kept(case, way, 2) and _kept(case, way, 3)
+        except REFUSALS:
+            continue
+        if grows:
+            found.append(set(way))
+            if not tensors >= {*dict(way)}:
+                tensors |= {*dict(way)}
+                yield way
+
+
+def _results(case: Case) -> Tensors | None:
+    try:
+        return case.results()
+    except REFUSALS:
+        return None
+
+
+def _grown(case: Case, way: Way, times: int) -> Case:
+    tensors = list(case.tensors)
+    for i in dict(way):
+        old = tensors[i]
+        shape = [times * size if (i, d) in way else size for d, size in enumerate(old.shape)]
+        tensors[i] = _zeros(shape, old.dtype)
+        _end(tensors[i], old.shape).copy_(old)
+    return case.using(tensors)
+
+
+def _zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Zeros that take memory only where they are written: the rest is a page of the system's."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # there are large pages in most kernels
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+
+def _end(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    return tensor[tuple(slice(a - b, a) for a, b in zip(tensor.shape, shape, strict=True))]
+
+
+def _kept(case: Case, way: Way, times: int) -> bool:
+    """Whether the results end with those of the case.
+
+    Raises:
+        RuntimeError, ValueError, TypeError, IndexError, NotImplementedError: the operator does.
+    """
+    for old, new in zip(case.results(), _grown(case, way, times).results(), strict=True):
+        if old.dim() != new.dim() or any(
+            b not in (a, times * a) for a, b in zip(old.shape, new.shape, strict=True)
+        ):
+            return False
+        try:
+            # Not the same bits: what is summed may be summed in another order.
+            torch.testing.assert_close(_end(new, old.shape), old, equal_nan=True)
+        except AssertionError:
+            return False
+    return True
+
+
+def _times(case: Case, way: Way) -> int:
+    """How often a dimension must be there so that the last time is beyond that many elements."""
+    twice = _grown(case, way, 2)
+    old, new = ([t.numel() for t in (*c.tensors, *c.results())] for c in (case, twice))
+    # A tensor of which two dimensions grow becomes four times as large.
+    growing = [(a, math.log2(b / a)) for a, b in zip(old, new, strict=True) if b > a]
+    return min(int((MANY / size) ** (1 / power)) + 2 for size, power in growing)
+
+
+def _needed(case: Case, way: Way, times: int) -> int:
+    """Bytes that should be free: a quarter more than it takes, as a part of it tells."""
+    part = times // PART + 2
+    grown = _grown(case, way, part)
+    _forget_peak()
+    before = _kilobytes("self/status", "VmRSS")
+    grown.results()
+    return 1280 * (_kilobytes("self/status", "VmHWM") - before) * times // part
 
 
 def _free() -> int:
-    """Bytes that programs may still take; none where the system does not say it."""
+    """Bytes that programs may still take; none where the system does not tell what is used."""
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        _forget_peak()
+        return 1024 * _kilobytes("meminfo", "MemAvailable")
     except OSError:
         return 0
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+
+
+def _forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def _kilobytes(file: str, field: str) -> int:
+    lines = Path("/proc", file).read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
 COLUMNS = (Column("huge", THEME, "more than 2^31 elements", _huge, slow=True, most=1),)
