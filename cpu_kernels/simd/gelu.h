@@ -9,12 +9,14 @@ namespace fusewheel::FUSEWHEEL_ISA {
 
 // Further out everything below is 0; infinity times that would be NaN.
 constexpr double near(double a, double limit) { return a > limit ? limit : a; }
-FUSEWHEEL_INLINE Vec<float> near(Vec<float> a) { return a > 15.0f ? splat(15.0f) : a; }
+FUSEWHEEL_INLINE Vec<float> near(Vec<float> a, float limit) { return a > limit ? splat(limit) : a; }
 
 // exp(-exponent) * factor. The exponential alone may be denormal, with few bits to be multiplied.
+// That nothing is left is not found by multiplying: underflow takes a hundred cycles.
 FUSEWHEEL_INLINE Vec<float> decayed(Vec<float> exponent, Vec<float> factor) {
-  const Vec<float> root = exp(exponent * -0.5f);
-  return root * factor * root;
+  constexpr float kNothing = 112.0f;
+  const Vec<float> root = exp(near(exponent, kNothing) * -0.5f);
+  return root * (exponent < kNothing ? factor : splat(0.0f)) * root;
 }
 
 struct GeluErf {
@@ -37,7 +39,6 @@ struct GeluErf {
       return constants::erfc(a * 0.70710678118654752440) / 2;
     }
     FUSEWHEEL_INLINE static Vec<float> tail(Vec<float> a) {
-      a = near(a);
       return decayed(a * a / 2, ratio(a) * static_cast<float>(kDensityAt0));
     }
   };
@@ -50,7 +51,6 @@ struct GeluErf {
       return Distribution::left(a) - a * kDensityAt0 * constants::exp(a * a / -2);
     }
     FUSEWHEEL_INLINE static Vec<float> tail(Vec<float> a) {
-      a = near(a);
       return decayed(a * a / 2, (ratio(a) - a) * static_cast<float>(kDensityAt0));
     }
   };
@@ -67,6 +67,8 @@ struct GeluTanh {
   FUSEWHEEL_INLINE static Vec<float> twice_slope(Vec<float> a) {
     return a * a * static_cast<float>(3 * 0.044715 * kTwice) + static_cast<float>(kTwice);
   }
+  // 1 - exp(-2u): for a > kFar what 1 / (1 + exp(-2u)) is.
+  FUSEWHEEL_INLINE static Vec<float> rest(Vec<float> a) { return 1 - exp(-near(twice(a), 80.0f)); }
 
   struct Distribution {
     static constexpr int kDegree = 5;
@@ -76,11 +78,7 @@ struct GeluTanh {
       a = near(a, 20);
       return 1 / (1 + constants::exp(kTwice * (a + 0.044715 * a * a * a)));
     }
-    // e / (1 + e) with e = exp(-2u), the square of which is beyond the last place.
-    FUSEWHEEL_INLINE static Vec<float> tail(Vec<float> a) {
-      a = near(a);
-      return decayed(twice(a), 1 - exp(-twice(a)));
-    }
+    FUSEWHEEL_INLINE static Vec<float> tail(Vec<float> a) { return decayed(twice(a), rest(a)); }
   };
   struct Slope {
     static constexpr int kDegree = 6;
@@ -92,8 +90,7 @@ struct GeluTanh {
       return p - a * p * (1 - p) * kTwice * (1 + 3 * 0.044715 * a * a);
     }
     FUSEWHEEL_INLINE static Vec<float> tail(Vec<float> a) {
-      a = near(a);
-      const Vec<float> q = 1 - exp(-twice(a));
+      const Vec<float> q = rest(a);
       return decayed(twice(a), q * (1 - a * q * twice_slope(a)));
     }
   };

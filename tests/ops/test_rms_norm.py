@@ -61,6 +61,15 @@ def test_nan_stays_in_its_row():
     assert y[1].isnan().all() and not y[[0, 2, 3]].isnan().any()
 
 
+def test_parts_of_a_gradient_that_are_out_of_range_on_their_own():
+    x = torch.tensor([1.0, 1.0, 1.0, 1.0], dtype=torch.float16) * 1e-3
+    x.requires_grad_()
+    y, rstd = torch.ops.fusewheel.rms_norm(x, x.detach().abs() * 1000, 1e-6, 2)
+    grad_y = torch.tensor([6e4, -6e4, 6e4, -6e4], dtype=torch.float16)
+    got = torch.autograd.grad((y, rstd), x, (grad_y, torch.tensor(480.0)))[0]
+    assert not got.isnan().any()
+
+
 def any_arguments(d: Draw):
     shape = any_rows(d)
     return d.tensor(*shape), d.tensor(shape[-1]), epsilon(d), d.choice(LLAMA, GEMMA, TORCH)

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from fusewheel._elementwise import SIZES
 from fusewheel._operator import Arguments, BadInput, Make, Operator
+from fusewheel._register import reference_gradients
 from fusewheel._rows import check_rows, check_same, empty_statistic
 from fusewheel._sharding import row_wise
 from fusewheel.ops.layer_norm import backward_reference as norm_backward_reference
-from fusewheel.ops.layer_norm import parameter_samples, through_statistics
+from fusewheel.ops.layer_norm import parameter_samples
 from fusewheel.ops.layer_norm import reference as norm_reference
 
 
@@ -70,6 +71,10 @@ def _backward(
     weight = arguments[2]
     grad_y, grad_sum, grad_mean, grad_rstd = grads
     total, mean, rstd = saved
+    if grad_mean is not None or grad_rstd is not None:
+        # Only second derivatives (and whoever calls the operator for its statistics) come here. The
+        # parts are added before they are rounded.
+        return tuple(reference_gradients(_reference, needs, grads, arguments))
     parameters = needs[2] or needs[3]
     grad, grad_weight, grad_bias = grad_sum, None, None
     if grad_y is not None and grad_sum is not None:
@@ -80,10 +85,6 @@ def _backward(
         grad, grad_weight, grad_bias = torch.ops.fusewheel.layer_norm_backward(
             grad_y, total, weight, mean, rstd, parameters
         )
-    # Only second derivatives (and whoever calls the operator for its statistics) come here.
-    own = through_statistics(grad_mean, grad_rstd, total, mean, rstd)
-    if own is not None:
-        grad = own if grad is None else grad + own
     return grad, grad, grad_weight if needs[2] else None, grad_bias if needs[3] else None, None
 
 

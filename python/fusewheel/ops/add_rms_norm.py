@@ -10,9 +10,10 @@ from torch import Tensor
 
 from fusewheel._elementwise import SIZES
 from fusewheel._operator import Arguments, BadInput, Make, Operator
+from fusewheel._register import reference_gradients
 from fusewheel._rows import check_rows, check_same, empty_statistic
 from fusewheel._sharding import row_wise
-from fusewheel.ops.rms_norm import GEMMA, LLAMA, TORCH, cast_number, through_rstd
+from fusewheel.ops.rms_norm import GEMMA, LLAMA, TORCH, cast_number
 from fusewheel.ops.rms_norm import backward_reference as norm_backward_reference
 from fusewheel.ops.rms_norm import reference as norm_reference
 
@@ -67,6 +68,10 @@ def _backward(
     _, _, weight, _, cast = arguments
     grad_y, grad_sum, grad_rstd = grads
     total, rstd = saved
+    if grad_rstd is not None:
+        # Only second derivatives (and whoever calls the operator for its rstd) come here. The parts
+        # are added before they are rounded.
+        return tuple(reference_gradients(_reference, needs, grads, arguments))
     grad, grad_weight = grad_sum, None
     if grad_y is not None and grad_sum is not None:
         grad, grad_weight = torch.ops.fusewheel.add_rms_norm_backward(
@@ -74,10 +79,6 @@ def _backward(
         )
     elif grad_y is not None:
         grad, grad_weight = torch.ops.fusewheel.rms_norm_backward(grad_y, total, weight, rstd, cast)
-    if grad_rstd is not None:
-        # Only second derivatives (and whoever calls the operator for its rstd) come here.
-        own = through_rstd(grad_rstd, total, rstd)
-        grad = own if grad is None else grad + own
     return grad, grad, grad_weight, None, None
 
 

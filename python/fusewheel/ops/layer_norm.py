@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fusewheel._elementwise import SIZES
 from fusewheel._operator import Arguments, BadInput, Make, Operator
+from fusewheel._register import reference_gradients
 from fusewheel._rows import check_rows, empty_statistic, wide
 from fusewheel._sharding import row_wise
 
@@ -60,37 +61,21 @@ def _fake(
     return x.new_empty(x.shape), empty_statistic(x), empty_statistic(x)
 
 
-def through_statistics(
-    grad_mean: Tensor | None, grad_rstd: Tensor | None, x: Tensor, mean: Tensor, rstd: Tensor
-) -> Tensor | None:
-    """The gradient of x that comes from mean and rstd alone: `d mean / dx = 1 / size` and
-    `d rstd / dx = -rstd ** 3 * (x - mean) / size`.
-    """
-    found: Tensor | None = None
-    if grad_mean is not None:
-        found = (grad_mean / x.shape[-1]).unsqueeze(-1).expand_as(x)
-    if grad_rstd is not None:
-        slope = (grad_rstd * rstd.pow(3) / -x.shape[-1]).unsqueeze(-1)
-        own = (wide(x) - mean.unsqueeze(-1)) * slope
-        found = own if found is None else found + own
-    return None if found is None else found.to(x.dtype)
-
-
 def _backward(
     needs: Sequence[bool], grads: Sequence[Tensor], arguments: Arguments, saved: Sequence[Tensor]
 ) -> tuple[Any, ...]:
     x, weight, _, _ = arguments
     grad_y, grad_mean, grad_rstd = grads
     mean, rstd = saved
+    if grad_mean is not None or grad_rstd is not None:
+        # Only second derivatives (and whoever calls the operator for its statistics) come here. The
+        # parts are added before they are rounded.
+        return tuple(reference_gradients(reference, needs, grads, arguments))
     grad_x = grad_weight = grad_bias = None
     if grad_y is not None:
         grad_x, grad_weight, grad_bias = torch.ops.fusewheel.layer_norm_backward(
             grad_y, x, weight, mean, rstd, needs[1] or needs[2]
         )
-    # Only second derivatives (and whoever calls the operator for its statistics) come here.
-    own = through_statistics(grad_mean, grad_rstd, x, mean, rstd)
-    if own is not None:
-        grad_x = own if grad_x is None else grad_x + own
     return grad_x, grad_weight if needs[1] else None, grad_bias if needs[2] else None, None
 
 

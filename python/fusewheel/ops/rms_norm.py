@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fusewheel._elementwise import SIZES
 from fusewheel._operator import Arguments, BadInput, Make, Operator
+from fusewheel._register import reference_gradients
 from fusewheel._rows import check_rows, empty_statistic, wide
 from fusewheel._sharding import row_wise
 
@@ -76,25 +77,19 @@ def _fake(x: Tensor, weight: Tensor, eps: float, cast: int) -> tuple[Tensor, Ten
     return x.new_empty(x.shape), empty_statistic(x)
 
 
-def through_rstd(grad_rstd: Tensor, x: Tensor, rstd: Tensor) -> Tensor:
-    """The gradient of x that comes from rstd alone: d rstd / dx = -rstd ** 3 * x / size."""
-    slope = (grad_rstd * rstd.pow(3) / -x.shape[-1]).unsqueeze(-1)
-    return (wide(x) * slope).to(x.dtype)
-
-
 def _backward(
     needs: Sequence[bool], grads: Sequence[Tensor], arguments: Arguments, saved: Sequence[Tensor]
 ) -> tuple[Any, ...]:
     x, weight, _, cast = arguments
     grad_y, grad_rstd = grads
     rstd = saved[0]
+    if grad_rstd is not None:
+        # Only second derivatives (and whoever calls the operator for its rstd) come here. The parts
+        # are added before they are rounded.
+        return tuple(reference_gradients(reference, needs, grads, arguments))
     grad_x = grad_weight = None
     if grad_y is not None:
         grad_x, grad_weight = torch.ops.fusewheel.rms_norm_backward(grad_y, x, weight, rstd, cast)
-    if grad_rstd is not None:
-        # Only second derivatives (and whoever calls the operator for its rstd) come here.
-        own = through_rstd(grad_rstd, x, rstd)
-        grad_x = own if grad_x is None else grad_x + own
     return grad_x, grad_weight, None, None
 
 
