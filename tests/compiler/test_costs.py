@@ -197,3 +197,12 @@ def test_explain_tells_the_reason() -> None:
         "64 elements in float32, forward: measured at 0.5 times PyTorch's own"
     ]
     assert report.graphs == 1 and report.count() == 0
+
+
+def test_inductor_takes_a_graph_that_was_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Dynamo has noted of the inputs is still there."""
+    backend = importlib.import_module("fusewheel.compiler.backend")
+    monkeypatch.setattr(backend, "_chosen", lambda gm: "inductor")
+    inputs = pair(4096)
+    call = torch.compile(swiglu, backend="fusewheel")
+    torch.testing.assert_close(call(*inputs), swiglu(*inputs))

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 from torch.utils._pytree import tree_leaves
 
 from .costs import loss
@@ -112,7 +112,7 @@ def rewrite_and_choose(gm: GraphModule, recorder: Recorder) -> str:
     if not _is_for_cpu(gm):
         rewrite(gm, recorder=recorder, inner="inductor")
         return "inductor"
-    graphs = {body: copy.deepcopy(body.graph) for body in bodies(gm)}
+    graphs = {body: _copied(body.graph) for body in bodies(gm)}
     noted = copy.deepcopy(recorder)
     rewrite(gm, recorder=recorder)
     inner = _chosen(gm)
@@ -122,6 +122,14 @@ def rewrite_and_choose(gm: GraphModule, recorder: Recorder) -> str:
         vars(recorder).update(vars(noted))
         rewrite(gm, recorder=recorder, inner=inner)
     return inner
+
+
+def _copied(graph: Graph) -> Graph:
+    twin = copy.deepcopy(graph)
+    for node, other in zip(graph.nodes, twin.nodes, strict=True):
+        if hasattr(node, "_dynamo_source"):  # Dynamo's own attribute of inputs, for AOTAutograd
+            other._dynamo_source = node._dynamo_source
+    return twin
 
 
 def _chosen(gm: GraphModule) -> str:
