@@ -23,7 +23,7 @@ import symbols
 
 MEGABYTE = 1_000_000
 # Three instruction sets and six GPU architectures of every operator; they grow with their number.
-SIZE_LIMITS = {"fusewheel": MEGABYTE, "fusewheel_cpu": 2 * MEGABYTE, "fusewheel_cuda": 6 * MEGABYTE}
+SIZE_LIMITS = {"fusewheel": MEGABYTE, "fusewheel_cpu": 2 * MEGABYTE, "fusewheel_cuda": 7 * MEGABYTE}
 # The same binary under two tags: the second for free-threaded Python (retag.py).
 TAGS = {("cp39", "abi3"), ("py3", "none")}
 NEWEST_GLIBC = (2, 28)
