@@ -93,7 +93,7 @@ def _written(case: Case) -> None:
     if int((rest == 0).sum()) != view.numel():
         raise Finding(traps.STRIDES, "wrote between the elements of its output")
     wide = tensors[index]
-    if wide.dim() and wide.shape[0] > 1:
+    if wide.dim() and wide.shape[0] > 1 and wide.numel() > 0:
         tensors[index] = wide[:1].clone().expand(wide.shape)
         try:
             case.subject.call(*case.given(tensors))
