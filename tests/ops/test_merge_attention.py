@@ -10,6 +10,7 @@ from oracle import assert_as_good_as_eager
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+OPERATORS = {o.name: o for o in fusewheel.ops.operators()}
 INFINITY = float("inf")
 NAN = float("nan")
 
@@ -48,6 +49,19 @@ def test_is_attention_to_all_keys(cut):
         results.append((*found, *torch.autograd.grad(loss, given)))
     for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("apart", [0.0, 5.0, 20.0, 54.75])
+def test_a_small_part_counts_beside_a_logsumexp_of_zero(apart):
+    """What it adds is lost in a sum with 1, in the reference too, which judges the kernels."""
+    out, other = torch.ones(3, 4), torch.ones(3, 4)
+    values, others = torch.zeros(3), torch.full((3,), -apart)
+    exact = torch.log1p(torch.exp(-torch.tensor(apart, dtype=torch.float64)))
+    for kind in (torch.float32, torch.float64):
+        given = [t.to(kind) for t in (out, values, other, others)]
+        for function in (fusewheel.merge_attention, OPERATORS["merge_attention"].reference):
+            found = function(*given)[1].double()
+            torch.testing.assert_close(found, exact.expand(3), rtol=4e-7, atol=0)
 
 
 def test_the_parts_may_be_swapped_and_grouped_as_one_likes():

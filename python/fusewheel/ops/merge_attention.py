@@ -66,8 +66,11 @@ def _shares(logsumexp: Tensor, other_logsumexp: Tensor) -> tuple[Tensor, Tensor,
     nothing = peak == NOTHING
     peak = torch.where(nothing, 0.0, peak)
     own, others = (logsumexp - peak).exp(), (other_logsumexp - peak).exp()
-    both = torch.where(nothing, 1.0, own + others)
-    return own / both, others / both, torch.where(nothing, NOTHING, peak + both.log())
+    # One of them is 1, beside which a small other one would be lost.
+    rest = torch.where(own < others, others - 1 + own, own - 1 + others)
+    rest = torch.where(nothing, 0.0, rest)
+    both = 1 + rest
+    return own / both, others / both, torch.where(nothing, NOTHING, peak + rest.log1p())
 
 
 def _counted(rows: Tensor, logsumexp: Tensor) -> Tensor:
