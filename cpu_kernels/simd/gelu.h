@@ -11,6 +11,19 @@ namespace fusewheel::FUSEWHEEL_ISA {
 constexpr double near(double a, double limit) { return a > limit ? limit : a; }
 FUSEWHEEL_INLINE Vec<float> near(Vec<float> a, float limit) { return a > limit ? splat(limit) : a; }
 
+FUSEWHEEL_INLINE bool any_less(Vec<float> x, float limit) {
+#if defined(__AVX512F__)
+  return _mm512_cmp_ps_mask(bit_cast<__m512>(x), _mm512_set1_ps(limit), _CMP_LT_OQ) != 0;
+#elif defined(__AVX2__)
+  return _mm256_movemask_ps(bit_cast<__m256>(x < limit)) != 0;
+#else
+  unsigned long long halves[2];
+  const auto less = x < limit;
+  __builtin_memcpy(halves, &less, sizeof(halves));
+  return (halves[0] | halves[1]) != 0;
+#endif
+}
+
 // exp(-exponent) * factor. The exponential alone may be denormal, with few bits to be multiplied.
 // That nothing is left is not found by multiplying: underflow takes a hundred cycles.
 FUSEWHEEL_INLINE Vec<float> decayed(Vec<float> exponent, Vec<float> factor) {
@@ -33,18 +46,13 @@ struct GeluErf {
 
   struct Distribution {
     static constexpr int kDegree = 5;
-    static constexpr float kTail = kFar;
     static constexpr double kFlat = 5.55;
     static constexpr double left(double a) {
       return constants::erfc(a * 0.70710678118654752440) / 2;
     }
-    FUSEWHEEL_INLINE static Vec<float> tail(Vec<float> a) {
-      return decayed(a * a / 2, ratio(a) * static_cast<float>(kDensityAt0));
-    }
   };
   struct Slope {
     static constexpr int kDegree = 6;
-    static constexpr float kTail = kFar;
     static constexpr double kFlat = 6.2;
     static constexpr double left(double a) {
       a = near(a, 40);
@@ -72,17 +80,14 @@ struct GeluTanh {
 
   struct Distribution {
     static constexpr int kDegree = 5;
-    static constexpr float kTail = kFar;
     static constexpr double kFlat = 5.2;
     static constexpr double left(double a) {
       a = near(a, 20);
       return 1 / (1 + constants::exp(kTwice * (a + 0.044715 * a * a * a)));
     }
-    FUSEWHEEL_INLINE static Vec<float> tail(Vec<float> a) { return decayed(twice(a), rest(a)); }
   };
   struct Slope {
     static constexpr int kDegree = 6;
-    static constexpr float kTail = kFar;
     static constexpr double kFlat = 5.7;
     static constexpr double left(double a) {
       a = near(a, 20);
@@ -101,8 +106,19 @@ FUSEWHEEL_INLINE V gelu_value(Form, V x) {
   return x * by_pieces<typename Form::Distribution>(x);
 }
 
-template <typename Form, typename V>
-FUSEWHEEL_INLINE V gelu_slope(Form, V x) {
+// Far out on the left the pieces lose their digits. PyTorch's values do as well there, its slopes do
+// not; few vectors have one of these.
+template <typename Form>
+FUSEWHEEL_INLINE Vec<float> gelu_slope(Form, Vec<float> x) {
+  const Vec<float> slope = by_pieces<typename Form::Slope>(x);
+  if (__builtin_expect(any_less(x, -Form::kFar), 0)) {
+    return x < -Form::kFar ? Form::Slope::tail(-x) : slope;
+  }
+  return slope;
+}
+
+template <typename Form>
+FUSEWHEEL_INLINE Vec<double> gelu_slope(Form, Vec<double> x) {
   return by_pieces<typename Form::Slope>(x);
 }
 

@@ -1,6 +1,5 @@
 // Functions with f(x) + f(-x) = 1 that fall to 0 on the left. They are polynomials by pieces, whose
-// coefficients a permutation of lanes picks: no exponential and no division but for what is far out
-// on the left, which is seldom.
+// coefficients a permutation of lanes picks: no exponential and no division.
 #pragma once
 
 #include "constants.h"
@@ -11,9 +10,8 @@ namespace fusewheel::FUSEWHEEL_ISA {
 // As many as a register has lanes, so that one permutation picks a coefficient.
 constexpr int kPieces = kLanes<float> < 8 ? 8 : kLanes<float>;
 
-// Function::left(a) is f(-a). Piece p is around a = p * width; the last is 0, so that on the right the
-// function is 1 from Function::kFlat on. On the left it is Function::tail(a) from kTail on already,
-// where the pieces have lost digits.
+// Function::left(a) is f(-a). Piece p is around a = p * width; the last is 0, as the function is from
+// Function::kFlat on.
 template <typename Function>
 struct Pieces {
   static constexpr int kDegree = Function::kDegree + (kPieces == 8 ? 2 : 0);
@@ -85,19 +83,6 @@ FUSEWHEEL_INLINE Vec<float> pick(const float (&coefficients)[kPieces], Vec<float
 #endif
 }
 
-FUSEWHEEL_INLINE bool any_less(Vec<float> x, float limit) {
-#if defined(__AVX512F__)
-  return _mm512_cmp_ps_mask(bit_cast<__m512>(x), _mm512_set1_ps(limit), _CMP_LT_OQ) != 0;
-#elif defined(__AVX2__)
-  return _mm256_movemask_ps(bit_cast<__m256>(x < limit)) != 0;
-#else
-  unsigned long long halves[2];
-  const auto less = x < limit;
-  __builtin_memcpy(halves, &less, sizeof(halves));
-  return (halves[0] | halves[1]) != 0;
-#endif
-}
-
 template <typename Function>
 FUSEWHEEL_INLINE Vec<float> by_pieces(Vec<float> x) {
   using Table = Pieces<Function>;
@@ -113,11 +98,7 @@ FUSEWHEEL_INLINE Vec<float> by_pieces(Vec<float> x) {
   for (int i = Table::kDegree - 1; i >= 0; --i) {
     left = left * rest + pick(coefficients[i], piece);
   }
-  const Vec<float> value = x < 0 ? left : 1 - left;
-  if (__builtin_expect(any_less(x, -Function::kTail), 0)) {
-    return x < -Function::kTail ? Function::tail(-x) : value;
-  }
-  return value;
+  return x < 0 ? left : 1 - left;
 }
 
 template <typename Function>
