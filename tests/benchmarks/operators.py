@@ -53,10 +53,7 @@ def _of_operator(operator: Operator, dtype: str, roof: float, seconds: float) ->
     assert operator.benchmarks is not None
     for case, arguments in operator.benchmarks(make):
         torch._dynamo.reset()
-        own, other = operator.overload, operator.rival or operator.reference
-        if operator.rival is not None:
-            assert operator.function is not None
-            own = operator.function
+        own, other = sides(operator)
         functions: dict[str, Callable[..., Any]] = {
             "fusewheel": own,
             EAGER: other,
@@ -98,15 +95,25 @@ def runner(
     leaves = [a for a in arguments if isinstance(a, Tensor) and a.requires_grad]
 
     def outputs() -> list[Tensor]:
-        # An auxiliary output (rstd) carries a gradient only in second derivatives.
-        result = function(*arguments)
-        everything = result if isinstance(result, tuple) else (result,)
-        if operator.rival is not None:
-            return list(everything)
-        return [o for i, o in enumerate(everything) if i not in operator.auxiliary]
+        return trained(operator, function(*arguments))
 
     seeds = [torch.randn_like(o) for o in outputs()]
     return lambda: torch.autograd.grad(outputs(), leaves, seeds)
+
+
+def sides(operator: Operator) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The operator, and what computes the same with PyTorch's own."""
+    if operator.rival is None:
+        return operator.overload, operator.reference
+    assert operator.function is not None
+    return operator.function, operator.rival
+
+
+def trained(operator: Operator, result: Any) -> list[Tensor]:
+    """The outputs without auxiliary ones (rstd), whose gradients only second derivatives have."""
+    everything = result if isinstance(result, tuple) else (result,)
+    hidden = () if operator.rival is not None else operator.auxiliary
+    return [o for i, o in enumerate(everything) if i not in hidden]
 
 
 def traffic(operator: Operator, arguments: Arguments, backward: bool) -> int:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import fusewheel
 import torch
 from benchmarks.goals import EAGER, INDUCTOR
-from benchmarks.operators import BASELINES
-from benchmarks.results import Cell, mean_ratio
-from benchmarks.tables import Column, Panels, Table, wrapped
+from benchmarks.operators import panels, sides, trained
+from benchmarks.results import Cell
+from benchmarks.tables import Column, Table, wrapped
 from benchmarks.timing import measure
 from fusewheel._operator import Arguments, Make, Operator
 from fusewheel.compiler.registry import known_patterns
@@ -83,10 +83,7 @@ def _copied(argument: Any) -> Any:
 def _competitors(
     operator: Operator, copies: list[Arguments], backward: bool
 ) -> dict[str, Callable[[], Any]]:
-    own, other = operator.overload, operator.rival or operator.reference
-    if operator.rival is not None:
-        assert operator.function is not None
-        own = operator.function
+    own, other = sides(operator)
     return {
         name: _runner(_compiled(function, inner), operator, copies, backward)
         for name, inner, function in (
@@ -116,32 +113,10 @@ def _runner(
     leaves = [a for c in copies for a in c if isinstance(a, Tensor) and a.requires_grad]
 
     def outputs() -> list[Tensor]:
-        return [output for result in function(copies) for output in _main(operator, result)]
+        return [output for result in function(copies) for output in trained(operator, result)]
 
     seeds = [torch.randn_like(o) for o in outputs()]
     return lambda: torch.autograd.grad(outputs(), leaves, seeds)
-
-
-def _main(operator: Operator, result: Any) -> list[Tensor]:
-    """Without those outputs that have a gradient only in second derivatives (rstd)."""
-    everything = result if isinstance(result, tuple) else (result,)
-    hidden = () if operator.rival is not None else operator.auxiliary
-    return [o for i, o in enumerate(everything) if i not in hidden]
-
-
-def panels(measured: Sequence[Cell]) -> Panels:
-    """One of each dtype, direction and number of threads; a mean over the sizes."""
-    found: dict[str, dict[str, list[Cell]]] = {}
-    for cell in measured:
-        panel = f"{cell.dtype}, {cell.direction}, threads: {cell.threads}"
-        found.setdefault(panel, {}).setdefault(cell.name, []).append(cell)
-    return {
-        panel: {
-            name: {f"in {b}": mean_ratio(several, b) for b in BASELINES}
-            for name, several in group.items()
-        }
-        for panel, group in found.items()
-    }
 
 
 def notes(options: argparse.Namespace) -> str:
