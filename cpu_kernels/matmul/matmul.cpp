@@ -9,14 +9,23 @@
 namespace fusewheel::FUSEWHEEL_ISA {
 namespace {
 
-// Rows of a that use one packed block; their sums wait in scratch memory.
+// Rows of a that use one packed block, at most; their sums wait in scratch memory.
 constexpr int64_t kBlockRows = 480;
+static_assert(kBlockRows % kTileRows == 0);
 // Columns of y whose panels are packed together.
 constexpr int64_t kBlockColumns = kBytes == 64 ? 128 : 64;
 
 bool is_few(const MatmulArgs& args) {
   return !args.transposed && args.m <= kFewRows && args.k > 0 &&
          args.rounded.codes == nullptr && args.dtype != Dtype::kFloat64;
+}
+
+// Rows in each of as few blocks as there can be. They are alike: a thread that got only what is left
+// over would wait for the others.
+int64_t block_rows(int64_t m) {
+  const int64_t blocks = (m + kBlockRows - 1) / kBlockRows;
+  const int64_t tiles = (m + blocks * kTileRows - 1) / (blocks * kTileRows);
+  return tiles * kTileRows;
 }
 
 // Adds the bias to sums and rounds them to y.
@@ -80,9 +89,10 @@ void block(const MatmulArgs& args, int64_t row, int64_t rows, int64_t column, in
 template <typename A>
 void units(const MatmulArgs& args, int64_t begin, int64_t end, void* scratch) {
   const int64_t across = (args.n + kUnit - 1) / kUnit;
+  const int64_t together = block_rows(args.m);
   while (begin < end) {
-    const int64_t row = begin / across * kBlockRows;
-    const int64_t rows = args.m - row < kBlockRows ? args.m - row : kBlockRows;
+    const int64_t row = begin / across * together;
+    const int64_t rows = args.m - row < together ? args.m - row : together;
     const int64_t column = begin % across * kUnit;
     int64_t taken = across - begin % across;
     taken = taken < end - begin ? taken : end - begin;
@@ -101,9 +111,10 @@ void integer_units(const MatmulArgs& args, int64_t begin, int64_t end, void* scr
   CodePanel* panels = static_cast<CodePanel*>(scratch);
   float* sums = reinterpret_cast<float*>(panels + kCodePanels);
   const int64_t across = (args.n + kUnit - 1) / kUnit;
+  const int64_t together = block_rows(args.m);
   for (int64_t unit = begin; unit < end; ++unit) {
-    const int64_t row = unit / across * kBlockRows;
-    const int64_t rows = args.m - row < kBlockRows ? args.m - row : kBlockRows;
+    const int64_t row = unit / across * together;
+    const int64_t rows = args.m - row < together ? args.m - row : together;
     const int64_t column = unit % across * kUnit;
     const int64_t columns = args.n - column < kUnit ? args.n - column : kUnit;
     integer_block<Sums>(args, row, rows, column, columns, panels, sums, kUnit);
@@ -119,16 +130,16 @@ MatmulPlan matmul_plan(const MatmulArgs& args) {
   if (is_few(args)) {
     return {across, few_scratch(args) * static_cast<int64_t>(sizeof(float))};
   }
-  const int64_t rows = args.m < kBlockRows ? args.m : kBlockRows;
+  const int64_t rows = block_rows(args.m);
+  const int64_t tasks = across * ((args.m + rows - 1) / rows);
 #if defined(__AVX2__)
   if (args.rounded.codes != nullptr) {
-    return {across * ((args.m + kBlockRows - 1) / kBlockRows),
+    return {tasks,
             static_cast<int64_t>(kCodePanels * sizeof(CodePanel) + sizeof(float) * rows * kUnit)};
   }
 #endif
   const int64_t bytes = args.dtype == Dtype::kFloat64 ? sizeof(double) : sizeof(float);
-  return {across * ((args.m + kBlockRows - 1) / kBlockRows),
-          (kBlockColumns * kDepth + rows * kBlockColumns) * bytes};
+  return {tasks, (kBlockColumns * kDepth + rows * kBlockColumns) * bytes};
 }
 
 void matmul_tasks(const MatmulArgs& args, int64_t begin, int64_t end, void* scratch) {
