@@ -1,21 +1,28 @@
-"""Linear layers in half precision: taken over where PyTorch's own are slow, and only there."""
+"""Linear layers: taken over where PyTorch's own are slow, and only there."""
 
 from __future__ import annotations
 
+import platform
+from pathlib import Path
 from typing import Any
 
 import fusewheel
 import pytest
 import torch
 import torch.nn.functional as F
+from fusewheel.compiler import processor
 
 assert fusewheel
 Tensor = torch.Tensor
+read_maker = processor.maker.__wrapped__  # what is cached
 
 
 @pytest.fixture(autouse=True)
 def _without_avx512(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    # A processor on which PyTorch's own products of few rows are slow too.
+    monkeypatch.setattr(processor, "maker", lambda: "AuthenticAMD")
+    monkeypatch.setattr(processor, "has_mkl", lambda: True)
 
 
 def _half(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -59,9 +66,50 @@ def test_one_graph_for_every_batch_size(compare: Any) -> None:
     assert recorder.report().counts() == {"linear": 1}
 
 
-def test_float32_is_left_alone(compare: Any) -> None:
-    report = compare(lambda x, w: F.linear(x, w), torch.randn(4, 16), torch.randn(8, 16))
+@pytest.mark.parametrize("shape", [(1, 128), (2, 2, 128), (128,)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_few_rows_in_float32(compare: Any, shape: tuple[int, ...], bias: bool) -> None:
+    operands = [torch.randn(*shape), torch.randn(160, 128)] + [torch.randn(160)] * bias
+    report = compare(lambda *args: F.linear(*args), *operands)
+    assert report.counts() == {"linear": 1}, report
+
+
+@pytest.mark.parametrize(
+    "operands",
+    [
+        (torch.randn(5, 128), torch.randn(160, 128)),  # rows
+        (torch.randn(0, 128), torch.randn(160, 128)),
+        (torch.randn(4, 16), torch.randn(8, 16)),  # a small weight
+        (torch.randn(4, 128), torch.randn(128, 160).T),  # one that would have to be copied
+        (torch.randn(4, 128, dtype=torch.float64), torch.randn(160, 128, dtype=torch.float64)),
+        (torch.randn(4, 128), torch.randn(160, 128, requires_grad=True)),
+    ],
+)
+def test_other_float32_is_left_alone(compare: Any, operands: tuple[Tensor, Tensor]) -> None:
+    report = compare(lambda x, w: F.linear(x, w), *operands)
     assert report.counts() == {} and not report.refusals
+
+
+def test_few_rows_of_any_number(compare: Any) -> None:
+    weight = torch.randn(160, 128)
+    compiled, recorder = compare.compile(lambda x: F.linear(x, weight), dynamic=True)
+    for rows in (3, 5, 64):
+        x = torch.randn(rows, 128)
+        torch.testing.assert_close(compiled(x), F.linear(x, weight))
+    assert recorder.report().counts() == {}
+
+
+def test_a_processor_whose_library_is_fast_keeps_it(
+    compare: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, weight = torch.randn(1, 128), torch.randn(2, 128), torch.randn(160, 128)
+    monkeypatch.setattr(processor, "maker", lambda: "GenuineIntel")
+    assert compare(lambda x, w: F.linear(x, w), two, weight).counts() == {"linear": 1}
+    report = compare(lambda x, w: F.linear(x, w), one, weight)
+    assert report.counts() == {} and "one row" in report.refusals[0].reason
+    monkeypatch.setattr(processor, "has_mkl", lambda: False)
+    report = compare(lambda x, w: F.linear(x, w), two, weight)
+    assert report.counts() == {} and "only MKL" in report.refusals[0].reason
 
 
 def test_autocast_is_refused(compare: Any) -> None:
@@ -80,3 +128,25 @@ def test_a_cpu_with_fast_half_precision_keeps_its_own(
     report = compare(lambda x, w: F.linear(x, w), _half(4, 16), _half(8, 16), tolerance=2e-2)
     assert report.counts() == {}
     assert "fast on this CPU" in report.refusals[0].reason
+
+
+@pytest.mark.parametrize(
+    ("lines", "maker"),
+    [
+        ("processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: x\n", "AuthenticAMD"),
+        ("processor\t: 0\nCPU implementer\t: 0x41\n", ""),
+    ],
+)
+def test_the_maker_of_a_processor(monkeypatch: pytest.MonkeyPatch, lines: str, maker: str) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda _: lines)
+    assert read_maker() == maker
+
+
+def test_the_maker_of_a_processor_without_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Path) -> str:
+        raise OSError
+
+    monkeypatch.setattr(Path, "read_text", fail)
+    described = "AMD64 Family 25 Model 17 Stepping 1, AuthenticAMD"
+    monkeypatch.setattr(platform, "processor", lambda: described)
+    assert read_maker() == "AuthenticAMD"

@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch._inductor import compile_fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.virtualized import V
@@ -19,6 +18,7 @@ from torch.fx import Graph
 import fusewheel
 from fusewheel._version import __version__
 
+from . import processor
 from .metadata import inference
 from .pattern import Pattern
 from .registry import known_patterns
@@ -95,7 +95,5 @@ def _identity(patterns: tuple[Pattern, ...], off: frozenset[str]) -> str | None:
         found.update(file.read_bytes())
     names = [pattern.name for pattern in patterns]
     kernels = [(b.name, b.loaded, sorted(b.facts.items())) for b in fusewheel.backends()]
-    found.update(
-        repr((names, sorted(off), kernels, torch.backends.cpu.get_cpu_capability())).encode()
-    )
+    found.update(repr((names, sorted(off), kernels, processor.facts())).encode())
     return found.hexdigest()

@@ -1,15 +1,22 @@
-"""A linear layer in bfloat16 or float16 on a CPU whose own kernels for these are slow."""
+"""A linear layer that PyTorch is slow at on a CPU: half precision, or few rows in float32."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch.fx import Node
 
+from .. import processor
 from ..canonical import view
-from ..metadata import dtype_of, shape_of, tensor_of
+from ..metadata import dtype_of, requires_grad, shape_of, tensor_of
 from ..pattern import Builder, Context, Match, Pattern, require
 
 _HALF = frozenset({torch.bfloat16, torch.float16})
+# More rows than these MKL packs, and then it is as fast. The weights that were measured have more
+# elements than this.
+_FEW_ROWS = 4
+_SMALL_WEIGHT = 2**14
 
 
 def _match(context: Context, node: Node) -> Match | None:
@@ -19,9 +26,8 @@ def _match(context: Context, node: Node) -> Match | None:
     x, weight, bias = found.args
     tensors = [argument for argument in found.args if argument is not None]
     dtypes = {dtype_of(tensor) for tensor in tensors}
-    # Other precisions have nothing to gain.
-    if not dtypes <= _HALF:
-        return None
+    if not (dtypes <= _HALF or _is_few_rows(node, x, weight, dtypes)):
+        return None  # has nothing to gain
     require(len(dtypes) == 1, f"its operands are {sorted(map(str, dtypes))}")
     require(len(shape_of(weight) or ()) == 2, "the weight is not a matrix")
 
@@ -31,14 +37,46 @@ def _match(context: Context, node: Node) -> Match | None:
     return Match(tuple(tensors), (node,), frozenset(), build)
 
 
+def _is_few_rows(node: Node, x: Node, weight: Node, dtypes: set[torch.dtype | None]) -> bool:
+    """Whether few rows in float32 meet a weight that is read as it lies, without a gradient."""
+    matrix = tensor_of(weight)
+    if dtypes != {torch.float32} or dtype_of(node) != torch.float32 or requires_grad(node):
+        return False
+    rows = _rows(x)
+    is_few = rows is not None and 1 <= rows <= _FEW_ROWS
+    return is_few and matrix is not None and matrix.dim() == 2 and _is_large(matrix)
+
+
+def _is_large(weight: torch.Tensor) -> bool:
+    elements, step = weight.numel(), weight.stride(1)
+    return isinstance(elements, int) and elements >= _SMALL_WEIGHT and step == 1
+
+
+def _rows(x: Node) -> int | None:
+    sizes = (shape_of(x) or (None,))[:-1]
+    return math.prod(sizes) if all(isinstance(size, int) for size in sizes) else None
+
+
 def _cost(match: Match) -> str | None:
-    tensor = tensor_of(match.inputs[0])
+    x = match.inputs[0]
+    tensor = tensor_of(x)
     if tensor is None or tensor.device.type != "cpu":
         return "only on a CPU is it faster than PyTorch's own"
+    if tensor.dtype == torch.float32:
+        return _cost_of_few_rows(x)
     capability = torch.backends.cpu.get_cpu_capability()
     # With AVX-512 PyTorch's product in these dtypes keeps up or, with AMX, is faster than float32.
     if capability not in ("DEFAULT", "NO AVX", "AVX2"):
         return f"PyTorch's own {tensor.dtype} product is fast on this CPU ({capability})"
+    return None
+
+
+def _cost_of_few_rows(x: Node) -> str | None:
+    if not processor.has_mkl():
+        return "few rows in float32: only MKL was measured to be slower"
+    # It uses one thread for one row, and reads slowly, except on these.
+    if _rows(x) == 1 and processor.maker() in ("GenuineIntel", ""):
+        return "one row in float32: MKL reads the weight as fast on this CPU"
     return None
 
 

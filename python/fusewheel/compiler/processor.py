@@ -1,0 +1,31 @@
+"""The processor and the libraries PyTorch brings for it, as far as cost rules look at them."""
+
+from __future__ import annotations
+
+import functools
+import platform
+from pathlib import Path
+
+import torch
+
+
+def facts() -> tuple[str, str, bool]:
+    """All that is looked at here: vector instructions, maker, whether there is MKL."""
+    return torch.backends.cpu.get_cpu_capability(), maker(), has_mkl()
+
+
+def has_mkl() -> bool:
+    """Whether PyTorch multiplies float32 matrices with MKL."""
+    return torch.backends.mkl.is_available()
+
+
+@functools.cache
+def maker() -> str:
+    """Who made the processor, in its own words (``"GenuineIntel"``); empty if that is not known."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        # Windows: "AMD64 Family 25 Model 17 Stepping 1, AuthenticAMD".
+        return platform.processor().rpartition(", ")[2]
+    found = (line.partition(":")[2].strip() for line in lines if line.startswith("vendor_id"))
+    return next(found, "")
