@@ -13,29 +13,35 @@ constexpr int kTileVectors = 2;
 template <typename A>
 constexpr int kPanel = kTileVectors * kLanes<A>;
 
+// Steps of k that are summed in registers: the longer a sum, the more it rounds.
+constexpr int64_t kTileDepth = 128;
+
 template <typename A, int rows>
 FUSEWHEEL_INLINE void tile(const A* a, int64_t a_stride, const A* panel, int64_t depth, A* c,
                            int64_t c_stride, bool accumulate) {
-  Vec<A> sums[rows][kTileVectors] = {};
-  for (int64_t k = 0; k < depth; ++k) {
-    Vec<A> columns[kTileVectors];
-#pragma GCC unroll 2
-    for (int j = 0; j < kTileVectors; ++j) {
-      columns[j] = load(panel + k * kPanel<A> + j * kLanes<A>);
-    }
-#pragma GCC unroll 12
-    for (int i = 0; i < rows; ++i) {
-      const Vec<A> factor = splat(a[i * a_stride + k]);
+  for (int64_t begin = 0; begin < depth; begin += kTileDepth) {
+    const int64_t end = depth - begin < kTileDepth ? depth : begin + kTileDepth;
+    Vec<A> sums[rows][kTileVectors] = {};
+    for (int64_t k = begin; k < end; ++k) {
+      Vec<A> columns[kTileVectors];
 #pragma GCC unroll 2
       for (int j = 0; j < kTileVectors; ++j) {
-        sums[i][j] += factor * columns[j];
+        columns[j] = load(panel + k * kPanel<A> + j * kLanes<A>);
+      }
+#pragma GCC unroll 12
+      for (int i = 0; i < rows; ++i) {
+        const Vec<A> factor = splat(a[i * a_stride + k]);
+#pragma GCC unroll 2
+        for (int j = 0; j < kTileVectors; ++j) {
+          sums[i][j] += factor * columns[j];
+        }
       }
     }
-  }
-  for (int i = 0; i < rows; ++i) {
-    for (int j = 0; j < kTileVectors; ++j) {
-      A* to = c + i * c_stride + j * kLanes<A>;
-      store(to, accumulate ? load(to) + sums[i][j] : sums[i][j]);
+    for (int i = 0; i < rows; ++i) {
+      for (int j = 0; j < kTileVectors; ++j) {
+        A* to = c + i * c_stride + j * kLanes<A>;
+        store(to, accumulate || begin > 0 ? load(to) + sums[i][j] : sums[i][j]);
+      }
     }
   }
 }

@@ -45,6 +45,7 @@ class Layer:
 LAYERS: dict[str, Layer] = {
     FP32: Layer("float32", "float32", F.linear),
     BF16: Layer("bfloat16", "bfloat16", F.linear),
+    "linear fp32": Layer("float32", "float32", lambda x, w: ops.linear(x, w, None)),
     "linear bf16": Layer("bfloat16", "bfloat16", lambda x, w: ops.linear(x, w, None)),
     "linear fp32 x bf16": Layer("float32", "bfloat16", lambda x, w: ops.linear(x, w, None)),
     "linear_int8": Layer("float32", "int8", lambda x, *w: ops.linear_int8(x, *w, None, False)),
