@@ -53,8 +53,9 @@ def _is_large(weight: torch.Tensor) -> bool:
 
 
 def _rows(x: Node) -> int | None:
-    sizes = (shape_of(x) or (None,))[:-1]
-    return math.prod(sizes) if all(isinstance(size, int) for size in sizes) else None
+    sizes = (shape_of(x) or ())[:-1]
+    fixed = [size for size in sizes if isinstance(size, int)]
+    return math.prod(fixed) if len(fixed) == len(sizes) else None
 
 
 def _cost(match: Match) -> str | None:
