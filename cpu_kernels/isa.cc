@@ -50,6 +50,15 @@ bool has_vnni() {
 #endif
 }
 
+bool reads_rows_in_turn() {
+#if FUSEWHEEL_X86
+  static const bool amd = __builtin_cpu_is("amd");
+  return amd;
+#else
+  return false;
+#endif
+}
+
 }  // namespace fusewheel
 
 FUSEWHEEL_EXPORT const char* fusewheel_cpu_isa() {

@@ -47,6 +47,10 @@ IsaLevel isa_level();
 // Whether the CPU has AVX-512 VNNI, which level 4 does not include.
 bool has_vnni();
 
+// Whether the processor reads memory fastest where one row follows another; others are faster with
+// several side by side.
+bool reads_rows_in_turn();
+
 template <typename Function>
 Function select(Function baseline, Function v3, Function v4) {
   switch (isa_level()) {

@@ -5,8 +5,8 @@
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
-// Rows of the weight read side by side. Each asks the cache for its line of the next such rows: the
-// hardware's own prefetching stops at a page's end, which is where rows tend to end too.
+// Rows of the weight read side by side, if not in turn. Each asks the cache for its line of the next
+// such rows: the hardware's own prefetching stops at a page's end, where rows tend to end too.
 constexpr int kStreams = 8;
 
 template <int number>
@@ -61,25 +61,36 @@ __attribute__((noinline)) void dot_streams(const W* w, int64_t stride, const flo
                                            float* out) {
   constexpr int lanes = kLanes<float>;
   constexpr bool whole_lines = step == kLineNumbers<W>;
+  // A row by itself has several sums: each would wait for its last addition.
+  constexpr int parts = rows > 1 ? 1 : step / lanes < 4 ? step / lanes : 4;
   Vec<float> totals[rows] = {};
   float rest[rows] = {};
   for (int64_t g = 0; g < groups; ++g, w += size, a += size) {
     const int64_t whole = size - size % step;
     for (int64_t k = 0; k < size;) {
-      Vec<float> sums[rows] = {};
+      Vec<float> apart[rows][parts] = {};
       const int64_t end = k + kStreamDepth < whole ? k + kStreamDepth : whole;
       for (; k < end; k += step) {
         const bool asks = whole_lines || g % 2 == 0;  // for no line twice
 #pragma GCC unroll 8
         for (int r = 0; r < rows; ++r) {
           const W* from = w + r * stride + k;
-          if (asks) {
+          if (rows > 1 && asks) {
             __builtin_prefetch(from + rows * stride);
           }
 #pragma GCC unroll 8
           for (int64_t i = 0; i < step; i += lanes) {
-            sums[r] += load_number(from + i) * load(a + k + i);
+            apart[r][i / lanes % parts] += load_number(from + i) * load(a + k + i);
           }
+        }
+      }
+      Vec<float> sums[rows];
+#pragma GCC unroll 8
+      for (int r = 0; r < rows; ++r) {
+        sums[r] = apart[r][0];
+#pragma GCC unroll 4
+        for (int part = 1; part < parts; ++part) {
+          sums[r] += apart[r][part];
         }
       }
       if (k == whole && k < size) {
@@ -113,10 +124,12 @@ FUSEWHEEL_INLINE void stream_rows(const LinearWeight& weight, int64_t begin, con
 
 // Calls rows(how many together, first row) for all of `count` rows.
 template <typename Rows>
-FUSEWHEEL_INLINE void by_streams(int64_t count, Rows rows) {
+FUSEWHEEL_INLINE void by_streams(int64_t count, bool in_turn, Rows rows) {
   int64_t row = 0;
-  for (; row + kStreams <= count; row += kStreams) {
-    rows(Constant<kStreams>{}, row);
+  if (!in_turn) {
+    for (; row + kStreams <= count; row += kStreams) {
+      rows(Constant<kStreams>{}, row);
+    }
   }
   for (; row < count; ++row) {
     rows(Constant<1>{}, row);
