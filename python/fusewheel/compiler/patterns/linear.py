@@ -13,8 +13,7 @@ from ..metadata import dtype_of, requires_grad, shape_of, tensor_of
 from ..pattern import Builder, Context, Match, Pattern, require
 
 _HALF = frozenset({torch.bfloat16, torch.float16})
-# More rows than these MKL packs, and then it is as fast. The weights that were measured have more
-# elements than this.
+# With more rows MKL is as fast. The weights that were measured have this many elements or more.
 _FEW_ROWS = 4
 _SMALL_WEIGHT = 2**14
 
