@@ -47,8 +47,8 @@ IsaLevel isa_level();
 // Whether the CPU has AVX-512 VNNI, which level 4 does not include.
 bool has_vnni();
 
-// Whether the processor reads memory fastest where one row follows another; others are faster with
-// several side by side.
+// Whether the processor reads memory fastest where one row follows another, as AMD's do; Intel's are
+// faster with several side by side.
 bool reads_rows_in_turn();
 
 template <typename Function>

@@ -139,6 +139,7 @@ def test_a_cpu_with_fast_half_precision_keeps_its_own(
 )
 def test_the_maker_of_a_processor(monkeypatch: pytest.MonkeyPatch, lines: str, maker: str) -> None:
     monkeypatch.setattr(Path, "read_text", lambda _: lines)
+    monkeypatch.setattr(platform, "processor", lambda: "")
     assert read_maker() == maker
 
 

@@ -22,10 +22,14 @@ def has_mkl() -> bool:
 @functools.cache
 def maker() -> str:
     """Who made the processor, in its own words (``"GenuineIntel"``); empty if that is not known."""
+    # Windows: "AMD64 Family 25 Model 17 Stepping 1, AuthenticAMD".
+    return of_cpuinfo("vendor_id") or platform.processor().rpartition(", ")[2]
+
+
+def of_cpuinfo(key: str) -> str:
+    """What Linux says of its first processor; empty where it does not say it, or is not there."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        # Windows: "AMD64 Family 25 Model 17 Stepping 1, AuthenticAMD".
-        return platform.processor().rpartition(", ")[2]
-    found = (line.partition(":")[2].strip() for line in lines if line.startswith("vendor_id"))
-    return next(found, "")
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-from pathlib import Path
 from typing import Any
 
 
@@ -42,11 +41,7 @@ def _capability() -> str:
 
 
 def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    from ..compiler import processor
+
+    name = processor.of_cpuinfo("model name")
+    return name or platform.processor() or platform.machine()
