@@ -22,6 +22,15 @@ IsaLevel supported() {
 #endif
 }
 
+bool is_amd() {
+#if FUSEWHEEL_X86
+  static const bool amd = __builtin_cpu_is("amd");
+  return amd;
+#else
+  return false;
+#endif
+}
+
 IsaLevel choose() {
   const IsaLevel best = supported();
   const char* wish = std::getenv("FUSEWHEEL_CPU_ISA");
@@ -50,14 +59,9 @@ bool has_vnni() {
 #endif
 }
 
-bool reads_rows_in_turn() {
-#if FUSEWHEEL_X86
-  static const bool amd = __builtin_cpu_is("amd");
-  return amd;
-#else
-  return false;
-#endif
-}
+bool reads_rows_in_turn() { return is_amd(); }
+
+bool outruns_mkl() { return is_amd() && isa_level() != IsaLevel::kBaseline; }
 
 }  // namespace fusewheel
 

@@ -103,12 +103,11 @@ class Aten final : public AtenLinearCrossEntropy {
   }
 };
 
-// Operands in half precision, where ATen would multiply them slowly: logits and sums in float32.
-class Widening final : public LinearCrossEntropyBackend {
+// Operands that ATen would multiply slowly: logits and sums in float32.
+class Own final : public LinearCrossEntropyBackend {
  public:
-  explicit Widening(const LinearCrossEntropy& call)
-      // The last product makes a transposed copy of the logits' gradient.
-      : LinearCrossEntropyBackend(kLeastRows, kMostBytes, 2 * sizeof(float)),
+  explicit Own(const LinearCrossEntropy& call)
+      : LinearCrossEntropyBackend(kLeastRows, kMostBytes, sizeof(float)),
         call_(call),
         weight_(CheckedWeight::floating("linear_cross_entropy", {"weight", call.weight},
                                         {"x", call.x})) {}
@@ -129,12 +128,19 @@ class Widening final : public LinearCrossEntropyBackend {
     matmul_transposed(rows_in(grad), weight_.weight, y);
   }
 
+  // In slices of classes: the product makes a transposed copy of the logits' gradient.
   void add(const Tensor& grad, const Tensor& x, const Tensor& sum, bool first) override {
     if (!transposed_.has_value()) {
-      transposed_ = empty_contiguous(grad.sizes(), ScalarType::Float, grad);
+      const int64_t rows = grad.sizes()[0];
+      const int64_t width = std::max<int64_t>(1, kSliceSize / rows);
+      transposed_ = empty_matrix(std::min(call_.classes, width), rows, ScalarType::Float, grad);
     }
-    Tensor y = sum;
-    matmul_gradient(rows_in(grad), rows_in(x), y, !first, transposed_);
+    const int64_t width = transposed_->sizes()[0];
+    for (int64_t begin = 0; begin < call_.classes; begin += width) {
+      const int64_t count = std::min(width, call_.classes - begin);
+      Tensor y = part(sum, 0, begin, count);
+      matmul_gradient(rows_in(part(grad, 1, begin, count)), rows_in(x), y, !first, transposed_);
+    }
   }
 
  private:
@@ -150,9 +156,13 @@ class Widening final : public LinearCrossEntropyBackend {
   std::optional<Tensor> transposed_;
 };
 
-// Whether this CPU multiplies in the dtype, which ATen makes use of.
-bool is_native(ScalarType dtype) {
-  if (dtype != ScalarType::BFloat16 && dtype != ScalarType::Half) {
+// Whether ATen multiplies by the weight as fast as this CPU can.
+bool is_fast_in_aten(const Tensor& weight) {
+  const ScalarType dtype = weight.scalar_type();
+  if (dtype == ScalarType::Float) {
+    return !outruns_mkl() || weight.strides()[1] != 1;  // which would have to be copied
+  }
+  if (dtype == ScalarType::Double) {
     return true;
   }
 #if FUSEWHEEL_X86
@@ -167,10 +177,10 @@ bool is_native(ScalarType dtype) {
 void run(const char* op, LinearCrossEntropy& call) {
   check_targets(op, call.target, call.classes, call.options.ignore_index);
   const ScalarType dtype = call.x.scalar_type();
-  if (is_native(dtype)) {
+  if (is_fast_in_aten(call.weight)) {
     Aten(call).run(call, dtype);
   } else {
-    Widening(call).run(call, ScalarType::Float);
+    Own(call).run(call, ScalarType::Float);
   }
 }
 

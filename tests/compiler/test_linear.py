@@ -69,7 +69,7 @@ def test_one_graph_for_every_batch_size(compare: Any) -> None:
 @pytest.mark.parametrize("shape", [(1, 128), (2, 2, 128), (128,)])
 @pytest.mark.parametrize("bias", [True, False])
 def test_few_rows_in_float32(compare: Any, shape: tuple[int, ...], bias: bool) -> None:
-    operands = [torch.randn(*shape), torch.randn(160, 128)] + [torch.randn(160)] * bias
+    operands = [torch.randn(*shape), torch.randn(512, 128)] + [torch.randn(512)] * bias
     report = compare(lambda *args: F.linear(*args), *operands)
     assert report.counts() == {"linear": 1}, report
 
@@ -77,12 +77,12 @@ def test_few_rows_in_float32(compare: Any, shape: tuple[int, ...], bias: bool) -
 @pytest.mark.parametrize(
     "operands",
     [
-        (torch.randn(5, 128), torch.randn(160, 128)),  # rows
-        (torch.randn(0, 128), torch.randn(160, 128)),
+        (torch.randn(5, 128), torch.randn(512, 128)),  # rows
+        (torch.randn(0, 128), torch.randn(512, 128)),
         (torch.randn(4, 16), torch.randn(8, 16)),  # a small weight
-        (torch.randn(4, 128), torch.randn(128, 160).T),  # one that would have to be copied
-        (torch.randn(4, 128, dtype=torch.float64), torch.randn(160, 128, dtype=torch.float64)),
-        (torch.randn(4, 128), torch.randn(160, 128, requires_grad=True)),
+        (torch.randn(4, 128), torch.randn(128, 512).T),  # one that would have to be copied
+        (torch.randn(4, 128, dtype=torch.float64), torch.randn(512, 128, dtype=torch.float64)),
+        (torch.randn(4, 128), torch.randn(512, 128, requires_grad=True)),
     ],
 )
 def test_other_float32_is_left_alone(compare: Any, operands: tuple[Tensor, Tensor]) -> None:
@@ -90,19 +90,51 @@ def test_other_float32_is_left_alone(compare: Any, operands: tuple[Tensor, Tenso
     assert report.counts() == {} and not report.refusals
 
 
-def test_few_rows_of_any_number(compare: Any) -> None:
-    weight = torch.randn(160, 128)
-    compiled, recorder = compare.compile(lambda x: F.linear(x, weight), dynamic=True)
+@pytest.mark.parametrize(
+    ("capability", "rows", "trained"),
+    [("AVX2", 64, False), ("AVX2", 512, True), ("AVX512", 5, False), ("AVX512", 16, True)],
+)
+def test_many_rows_in_float32(
+    compare: Any, monkeypatch: pytest.MonkeyPatch, capability: str, rows: int, trained: bool
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+
+    def operands(rows: int) -> tuple[Tensor, ...]:
+        return torch.randn(rows, 128), torch.randn(512, 128).requires_grad_(trained)
+
+    report = compare(lambda x, w: F.linear(x, w), *operands(rows))
+    assert report.counts() == {"linear": 1}, report
+    if (capability, trained) != ("AVX512", False):
+        report = compare(lambda x, w: F.linear(x, w), *operands(rows - 1))
+        assert report.counts() == {} and not report.refusals
+    monkeypatch.setattr(processor, "maker", lambda: "GenuineIntel")
+    report = compare(lambda x, w: F.linear(x, w), *operands(rows))
+    assert report.counts() == {} and not report.refusals
+
+
+def test_any_number_of_rows_in_float32(compare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    layer = torch.nn.Linear(128, 512)
+    compiled, recorder = compare.compile(layer, dynamic=True)
     for rows in (3, 5, 64):
         x = torch.randn(rows, 128)
-        torch.testing.assert_close(compiled(x), F.linear(x, weight))
+        torch.testing.assert_close(compiled(x), layer(x))
+    assert recorder.report().counts() == {"linear": 1}
+
+
+def test_few_rows_of_any_number(compare: Any) -> None:
+    layer = torch.nn.Linear(128, 512).requires_grad_(False)
+    compiled, recorder = compare.compile(layer, dynamic=True)
+    for rows in (3, 5, 64):
+        x = torch.randn(rows, 128)
+        torch.testing.assert_close(compiled(x), layer(x))
     assert recorder.report().counts() == {}
 
 
 def test_a_processor_whose_library_is_fast_keeps_it(
     compare: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two, weight = torch.randn(1, 128), torch.randn(2, 128), torch.randn(160, 128)
+    one, two, weight = torch.randn(1, 128), torch.randn(2, 128), torch.randn(512, 128)
     monkeypatch.setattr(processor, "maker", lambda: "GenuineIntel")
     assert compare(lambda x, w: F.linear(x, w), two, weight).counts() == {"linear": 1}
     report = compare(lambda x, w: F.linear(x, w), one, weight)

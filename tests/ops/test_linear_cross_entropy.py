@@ -84,6 +84,11 @@ def test_many_chunks(dtype: torch.dtype, reduction: str):
     assert_like_torch(x, weight, target, bias, gains, reduction=reduction, label_smoothing=0.1)
 
 
+def test_many_classes(dtype: torch.dtype):
+    # Slices of 4096 classes and the rest; chunks of 512 rows and the rest.
+    assert_like_torch(*data(1100, 24, 5000, dtype))
+
+
 def test_leading_dimensions():
     x, weight, target, bias, _ = data(24, 16, 50)
     for shape in ((2, 3, 4), (24,), (24, 1)):

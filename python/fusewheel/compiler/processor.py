@@ -14,6 +14,11 @@ def facts() -> tuple[str, str, bool]:
     return torch.backends.cpu.get_cpu_capability(), maker(), has_mkl()
 
 
+def has_avx512() -> bool:
+    """Whether PyTorch uses AVX-512, or what other makers' processors have beyond the least."""
+    return torch.backends.cpu.get_cpu_capability() not in ("DEFAULT", "NO AVX", "AVX2")
+
+
 def has_mkl() -> bool:
     """Whether PyTorch multiplies float32 matrices with MKL."""
     return torch.backends.mkl.is_available()

@@ -1,4 +1,4 @@
-"""A linear layer that PyTorch is slow at on a CPU: half precision, or few rows in float32."""
+"""A linear layer that PyTorch is slow at on a CPU: half precision, or what MKL is slow at."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ from ..metadata import dtype_of, requires_grad, shape_of, tensor_of
 from ..pattern import Builder, Context, Match, Pattern, require
 
 _HALF = frozenset({torch.bfloat16, torch.float16})
-# With more rows MKL is as fast. The weights that were measured have this many elements or more.
+_AMD = "AuthenticAMD"
+# MKL is slower at so few rows, without a gradient, whoever made the processor.
 _FEW_ROWS = 4
-_SMALL_WEIGHT = 2**14
+# On AMD's it is from so many on, without and with a gradient: by whether there is AVX-512, which it
+# does not use there.
+_MANY_ROWS = {True: (1, 16), False: (64, 512)}
+# With smaller weights it is the calls that count.
+_SMALL_WEIGHT = 2**16
 
 
 def _match(context: Context, node: Node) -> Match | None:
@@ -25,7 +30,7 @@ def _match(context: Context, node: Node) -> Match | None:
     x, weight, bias = found.args
     tensors = [argument for argument in found.args if argument is not None]
     dtypes = {dtype_of(tensor) for tensor in tensors}
-    if not (dtypes <= _HALF or _is_few_rows(node, x, weight, dtypes)):
+    if not (dtypes <= _HALF or _is_slow_in_float32(node, x, weight, dtypes)):
         return None  # has nothing to gain
     require(len(dtypes) == 1, f"its operands are {sorted(map(str, dtypes))}")
     require(len(shape_of(weight) or ()) == 2, "the weight is not a matrix")
@@ -36,14 +41,22 @@ def _match(context: Context, node: Node) -> Match | None:
     return Match(tuple(tensors), (node,), frozenset(), build)
 
 
-def _is_few_rows(node: Node, x: Node, weight: Node, dtypes: set[torch.dtype | None]) -> bool:
-    """Whether few rows in float32 meet a weight that is read as it lies, without a gradient."""
+def _is_slow_in_float32(node: Node, x: Node, weight: Node, dtypes: set[torch.dtype | None]) -> bool:
+    """Whether MKL is slow with so many rows, and the weight can be read as it lies."""
     matrix = tensor_of(weight)
-    if dtypes != {torch.float32} or dtype_of(node) != torch.float32 or requires_grad(node):
+    if dtypes != {torch.float32} or dtype_of(node) != torch.float32 or matrix is None:
         return False
-    rows = _rows(x)
-    is_few = rows is not None and 1 <= rows <= _FEW_ROWS
-    return is_few and matrix is not None and matrix.dim() == 2 and _is_large(matrix)
+    if matrix.device.type != "cpu" or matrix.dim() != 2 or not _is_large(matrix):
+        return False
+    rows, trained = _rows(x), requires_grad(node)
+    is_few = rows is not None and 1 <= rows <= _FEW_ROWS and not trained
+    return is_few or (processor.maker() == _AMD and _is_many(rows, trained))
+
+
+def _is_many(rows: int | None, trained: bool) -> bool:
+    """Whether MKL is slower on AMD's processors; with AVX-512 that is so of an unknown number."""
+    wide = processor.has_avx512()
+    return wide if rows is None else rows >= _MANY_ROWS[wide][trained]
 
 
 def _is_large(weight: torch.Tensor) -> bool:
@@ -63,19 +76,19 @@ def _cost(match: Match) -> str | None:
     if tensor is None or tensor.device.type != "cpu":
         return "only on a CPU is it faster than PyTorch's own"
     if tensor.dtype == torch.float32:
-        return _cost_of_few_rows(x)
-    capability = torch.backends.cpu.get_cpu_capability()
+        return _cost_in_float32(x)
     # With AVX-512 PyTorch's product in these dtypes keeps up or, with AMX, is faster than float32.
-    if capability not in ("DEFAULT", "NO AVX", "AVX2"):
+    if processor.has_avx512():
+        capability = torch.backends.cpu.get_cpu_capability()
         return f"PyTorch's own {tensor.dtype} product is fast on this CPU ({capability})"
     return None
 
 
-def _cost_of_few_rows(x: Node) -> str | None:
+def _cost_in_float32(x: Node) -> str | None:
     if not processor.has_mkl():
-        return "few rows in float32: only MKL was measured to be slower"
+        return "float32: only MKL was measured to be slower"
     # There it uses one thread for one row.
-    if _rows(x) == 1 and processor.maker() != "AuthenticAMD":
+    if _rows(x) == 1 and processor.maker() != _AMD:
         return "one row in float32: MKL was measured to be slower on AMD's processors alone"
     return None
 
