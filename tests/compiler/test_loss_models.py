@@ -126,7 +126,7 @@ MODELS: dict[type[nn.Module], dict[str, int]] = {
 @pytest.mark.parametrize("build", MODELS)
 def test_training_step(compare: Any, build: type[nn.Module], dtype: torch.dtype) -> None:
     report = _assert_step(compare, build, dtype, "aot_eager")
-    # Whether linear layers in bfloat16 are replaced depends on the processor.
+    # Whether linear layers are replaced depends on the processor.
     found = {name: n for name, n in report.counts().items() if name != "linear"}
     assert found == MODELS[build], report
 

@@ -78,7 +78,7 @@ def step(model: Any, call: Any, ids: torch.Tensor, **inputs: Any) -> dict[str, t
 def settled(counts: Mapping[str, int]) -> dict[str, int]:
     """Counts without those that depend on more than the model.
 
-    Whether linear layers in bfloat16 are replaced depends on the processor, whether transformers
+    Whether linear layers are replaced depends on the processor, whether transformers
     builds a causal mask at all on its version and that of PyTorch.
     """
     return {k: n for k, n in counts.items() if k not in ("linear", "causal_attention")}
