@@ -39,7 +39,7 @@ def samples(make: Make) -> Iterator[Arguments]:
     yield call(make(33, 48), make(507, 48), None, None, -100, 0.0, 1e-4, 30.0, *frozen_bias)
     yield call(make(65, 128), make(129, 128), make(129), None, -100, 0.1, 0.0, 0.0, *every)
     yield call(
-        *(make.strided(14, 39), make.strided(29, 39), make.strided(29), make.strided(29)),
+        *(make.strided(44, 39), make.strided(59, 39), make.strided(59), make.strided(59)),
         *(-100, 0.2, 0.0, 0.0, *every),
         ignored=(3,),
     )
