@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 ops = torch.ops.fusewheel
 GROUP_SIZE = 32
+DIRECTIONS = ("fwd", "fwd+bwd")
 
 # What lies in memory for a weight.
 STORED: dict[str, Callable[[Tensor], tuple[Any, ...]]] = {
@@ -40,6 +41,10 @@ class Layer:
     dtype: str
     stored: str
     call: Callable[..., Tensor]
+
+    def takes(self, direction: str) -> bool:
+        """Whether there is a gradient of the weight too, where one is asked for."""
+        return direction == "fwd" or self.stored in ("float32", "bfloat16")
 
 
 LAYERS: dict[str, Layer] = {
@@ -72,6 +77,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rows", nargs="*", type=int, default=[1, 4, 16, 64, 256], help="rows of x"
     )
+    parser.add_argument("--directions", nargs="*", choices=DIRECTIONS, default=["fwd"])
     parser.add_argument(
         "--megabytes", type=int, default=256, help="size of all copies of a weight together"
     )
@@ -90,20 +96,22 @@ def cells(options: argparse.Namespace) -> Iterator[Cell]:
         for outputs, inputs in options.shapes:
             weight = torch.randn(outputs, inputs) / inputs**0.5
             copies = {name: _copies(store(weight), total) for name, store in STORED.items()}
-            for rows in options.rows:
+            for rows, direction in itertools.product(options.rows, options.directions):
                 x = torch.randn(rows, inputs)
-                with torch.no_grad():
-                    times = measure(
-                        {READ: read}
-                        | {
-                            name: _runner(layer, x, copies[layer.stored], turn / len(LAYERS))
-                            for turn, (name, layer) in enumerate(LAYERS.items())
-                        },
-                        options.seconds,
-                    )
+                layers = {n: layer for n, layer in LAYERS.items() if layer.takes(direction)}
+                times = measure(
+                    {READ: read}
+                    | {
+                        name: _runner(
+                            layer, x, copies[layer.stored], direction, turn / len(layers)
+                        )
+                        for turn, (name, layer) in enumerate(layers.items())
+                    },
+                    options.seconds,
+                )
                 roof = times[READ] / total
-                for name, layer in LAYERS.items():
-                    yield _cell(name, layer, times, rows, weight.shape, roof, copies)
+                for name, layer in layers.items():
+                    yield _cell(name, layer, times, rows, weight.shape, direction, roof, copies)
 
 
 def _copies(stored: tuple[Any, ...], total: int) -> list[tuple[Any, ...]]:
@@ -120,13 +128,20 @@ def _bytes(stored: tuple[Any, ...]) -> int:
 
 
 def _runner(
-    layer: Layer, x: Tensor, copies: list[tuple[Any, ...]], start: float = 0.0
-) -> Callable[[], Tensor]:
+    layer: Layer, x: Tensor, copies: list[tuple[Any, ...]], direction: str, start: float = 0.0
+) -> Callable[[], Any]:
     """`start`: part of the copies to pass over, so that no layer finds another's in a cache."""
     x = x.to(getattr(torch, layer.dtype))
     first = int(start * len(copies))
     weights = itertools.cycle(copies[first:] + copies[:first])
-    return lambda: layer.call(x, *next(weights))
+    if direction == "fwd":
+        return torch.no_grad()(lambda: layer.call(x, *next(weights)))
+    grad = torch.randn(len(x), len(copies[0][0])).to(x.dtype)
+    return lambda: _both(layer, x.requires_grad_(), next(weights)[0].requires_grad_(), grad)
+
+
+def _both(layer: Layer, x: Tensor, weight: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(layer.call(x, weight), (x, weight), grad)
 
 
 def _cell(
@@ -135,32 +150,37 @@ def _cell(
     times: dict[str, float],
     rows: int,
     shape: Sequence[int],
+    direction: str,
     seconds_per_byte: float,
     copies: dict[str, list[tuple[Any, ...]]],
 ) -> Cell:
     outputs, inputs = shape
-    roof = _bytes(copies[layer.stored][0]) * seconds_per_byte
+    # Backward reads the weight again, and writes its gradient.
+    passes = 1 if direction == "fwd" else 3
+    roof = passes * _bytes(copies[layer.stored][0]) * seconds_per_byte
     reached = {b: times[b] / times[name] for b in (FP32, BF16)} | {READ: roof / times[name]}
     return Cell(
         name=name,
         case=f"{rows}x{inputs}x{outputs}",
         dtype=layer.dtype,
         threads=torch.get_num_threads(),
-        direction="fwd",
+        direction=direction,
         seconds=times[name],
         baselines={b: times[b] for b in (FP32, BF16)},
         roof=roof,
-        flops=2 * rows * inputs * outputs,
-        goals=judged(linear_goals(name, rows), reached),
+        flops=passes * 2 * rows * inputs * outputs,
+        goals=judged(linear_goals(name, rows) if direction == "fwd" else {}, reached),
     )
 
 
 def panels(measured: Sequence[Cell]) -> Panels:
-    """One of each shape and number of threads: speed relative to float32."""
+    """One of each shape, direction and number of threads: speed relative to float32."""
     found: Panels = {}
     for cell in measured:
         rows, _, shape = cell.case.partition("x")
-        panel = found.setdefault(f"{shape} against {FP32}, threads: {cell.threads}", {})
+        panel = found.setdefault(
+            f"{shape} against {FP32}, {cell.direction}, threads: {cell.threads}", {}
+        )
         if cell.name != FP32:
             panel.setdefault(f"M = {rows}", {})[cell.name] = mean_ratio([cell], FP32)
     return found
@@ -171,9 +191,10 @@ def notes(options: argparse.Namespace) -> str:
         "Medians of interleaved calls in one process. `case`: rows x in features x out features. "
         f"Each call takes the next of several copies of the weight, {options.megabytes} MB or more "
         "in every format, so that it does not find the weight in a cache of that size. 4-bit "
-        f"weights have a group size of {GROUP_SIZE}, 8-bit ones a scale per out feature. `x fp32` "
+        f"weights have a group size of {GROUP_SIZE}, 8-bit ones a scale per out feature. `fwd+bwd`: "
+        "with the gradients of x and of the weight. `x fp32` "
         "and `x bf16`: how many times as fast as `F.linear` in that dtype. `of read`: the bytes of "
-        "the weight per second, in parts of the read bandwidth, which is that of `torch.dot` over "
+        "the weight, three times as many with gradients, per second, in parts of the read bandwidth, which is that of `torch.dot` over "
         f"{options.megabytes} MB, timed in turn with the rest. Goals are those for a CPU "
         "without AVX-512."
     )
@@ -186,6 +207,7 @@ TABLE = Table(
         Column("case", -14, lambda cell: cell.case),
         Column("x", -8, lambda cell: cell.dtype),
         Column("threads", 7, lambda cell: str(cell.threads)),
+        Column("pass", -7, lambda cell: cell.direction),
         Column("ms", 9, lambda cell: f"{cell.seconds * 1e3:.3f}"),
         Column("GFLOP/s", 8, lambda cell: f"{cell.flops / cell.seconds / 1e9:.1f}"),
         Column("x fp32", 6, lambda cell: f"{cell.ratio(FP32):.2f}"),

@@ -13,7 +13,12 @@ from benchmarks.goals import BF16, FP32, READ
 @pytest.fixture
 def options():
     return argparse.Namespace(
-        threads=[torch.get_num_threads()], shapes=[(64, 96)], rows=[1, 4], megabytes=1, seconds=0.0
+        threads=[torch.get_num_threads()],
+        shapes=[(64, 96)],
+        rows=[1, 4],
+        directions=["fwd"],
+        megabytes=1,
+        seconds=0.0,
     )
 
 
@@ -43,6 +48,20 @@ def test_every_layer_of_every_case(options, clock):
     assert cell.goals == {"4x bf16": True, "1x fp32": True}
 
 
+def test_with_gradients(options, clock):
+    options.directions, options.rows = list(linear.DIRECTIONS), [4]
+    cells = [cell for cell in linear.cells(options) if cell.direction == "fwd+bwd"]
+    floating = [FP32, BF16, "linear fp32", "linear bf16", "linear fp32 x bf16"]
+    assert [cell.name for cell in cells] == floating
+    cell = cells[floating.index("linear bf16")]
+    assert (cell.flops, cell.goals) == (3 * 2 * 4 * 96 * 64, {})
+    assert cell.roof == pytest.approx(3 * 2 * 96 * 64 / 1e6)
+    x, weight = torch.randn(4, 96), torch.randn(64, 96)
+    for name in (FP32, "linear fp32"):
+        grads = linear._runner(linear.LAYERS[name], x, [(weight,)], "fwd+bwd")()
+        assert [grad.shape for grad in grads] == [x.shape, weight.shape]
+
+
 def test_copies_make_up_the_bytes_and_lie_apart():
     copies = linear._copies(linear.STORED["int4"](torch.randn(64, 96)), 10**5)
     size = 64 * 96 // 2 + 2 * 2 * 64 * 3
@@ -56,9 +75,9 @@ def test_a_call_takes_the_next_copy(name):
     layer = linear.LAYERS[name]
     store = linear.STORED[layer.stored]
     copies = [store(torch.ones(32, 64)), store(torch.zeros(32, 64))]
-    run = linear._runner(layer, torch.ones(4, 64), copies)
+    run = linear._runner(layer, torch.ones(4, 64), copies, "fwd")
     assert [bool(run().any()) for _ in range(4)] == [True, False, True, False]
-    run = linear._runner(layer, torch.ones(4, 64), copies, 0.5)
+    run = linear._runner(layer, torch.ones(4, 64), copies, "fwd", 0.5)
     assert [bool(run().any()) for _ in range(2)] == [False, True]
 
 
