@@ -102,9 +102,7 @@ def cells(options: argparse.Namespace) -> Iterator[Cell]:
                 times = measure(
                     {READ: read}
                     | {
-                        name: _runner(
-                            layer, x, copies[layer.stored], direction, turn / len(layers)
-                        )
+                        name: _runner(layer, x, copies[layer.stored], direction, turn / len(layers))
                         for turn, (name, layer) in enumerate(layers.items())
                     },
                     options.seconds,
