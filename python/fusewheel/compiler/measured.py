@@ -6,7 +6,7 @@ They are of one machine; what counts on another one are relations between these 
 # Bytes that a copy reads and writes and operations of a float32 product, in a second; seconds that
 # the smallest operator takes.
 COPIED = 2.7e10
-MULTIPLIED = 1.9e11
+MULTIPLIED = 2.1e11
 CALLED = 9e-07
 
 # Operator with its flags, dtype, whether there is a backward pass: numbers of elements (of the
