@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from benchmarks.goals import BF16, FP32, READ, judged, linear_goals
-from benchmarks.results import Cell, mean_ratio
+from benchmarks.results import DIRECTIONS, Cell, mean_ratio
 from benchmarks.tables import Column, Panels, Table, met, wrapped
 from benchmarks.timing import measure, reader
 from fusewheel.quantization import quantize_int4, quantize_int8
@@ -23,7 +23,6 @@ from torch.nn import functional as F
 
 ops = torch.ops.fusewheel
 GROUP_SIZE = 32
-DIRECTIONS = ("fwd", "fwd+bwd")
 
 # What lies in memory for a weight.
 STORED: dict[str, Callable[[Tensor], tuple[Any, ...]]] = {

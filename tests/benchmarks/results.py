@@ -11,6 +11,9 @@ from typing import Any
 
 SCHEMA_VERSION = 1
 
+# What a cell may time, as `--directions` names it.
+DIRECTIONS = ("fwd", "fwd+bwd")
+
 Key = tuple[str, str, str, int, str]
 
 

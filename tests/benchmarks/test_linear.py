@@ -8,6 +8,7 @@ import pytest
 import torch
 from benchmarks import linear
 from benchmarks.goals import BF16, FP32, READ
+from benchmarks.results import DIRECTIONS
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_every_layer_of_every_case(options, clock):
 
 
 def test_with_gradients(options, clock):
-    options.directions, options.rows = list(linear.DIRECTIONS), [4]
+    options.directions, options.rows = list(DIRECTIONS), [4]
     cells = [cell for cell in linear.cells(options) if cell.direction == "fwd+bwd"]
     floating = [FP32, BF16, "linear fp32", "linear bf16", "linear fp32 x bf16"]
     assert [cell.name for cell in cells] == floating

@@ -9,6 +9,7 @@ import pytest
 import torch
 from benchmarks import unknown
 from benchmarks.goals import EAGER, INDUCTOR
+from benchmarks.results import DIRECTIONS
 from benchmarks.unknown_models import MODELS
 
 
@@ -19,7 +20,7 @@ def _forget():
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("direction", unknown.DIRECTIONS)
+@pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_competitor_gives_the_values(monkeypatch, name, direction):
     # As fast as Inductor is for the clock to say; here nothing is generated.
@@ -58,11 +59,11 @@ def test_a_row_may_be_two_percent_slower(monkeypatch):
     chosen = argparse.Namespace(
         threads=[torch.get_num_threads()],
         models=["field of sines"],
-        directions=list(unknown.DIRECTIONS),
+        directions=list(DIRECTIONS),
         seconds=0.0,
     )
     first, second = unknown.cells(chosen)
-    assert modes == [False, True] and (first.direction, second.direction) == unknown.DIRECTIONS
+    assert modes == [False, True] and (first.direction, second.direction) == DIRECTIONS
     assert first.goals == {"0.98x inductor": True}
     assert [column.text(first) for column in unknown.TABLE.columns][3:] == [
         "1000.00", "2.00", "0.98", "",

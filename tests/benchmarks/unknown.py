@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from benchmarks.goals import EAGER, INDUCTOR, judged, unknown_goals
-from benchmarks.results import Cell
+from benchmarks.results import DIRECTIONS, Cell
 from benchmarks.tables import Column, Panels, Table, met, missed, wrapped
 from benchmarks.timing import measure
 from benchmarks.unknown_models import MODELS
@@ -19,7 +19,6 @@ COMPILERS: Mapping[str, Mapping[str, Any]] = {
     INDUCTOR: {"backend": "inductor"},
     FUSEWHEEL: {"backend": "fusewheel"},
 }
-DIRECTIONS = ("fwd", "fwd+bwd")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
