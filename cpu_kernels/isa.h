@@ -13,6 +13,8 @@
 
 #include <cstdint>
 
+#include "processor.h"
+
 #define FUSEWHEEL_INLINE inline __attribute__((always_inline))
 
 #if FUSEWHEEL_X86
@@ -39,25 +41,9 @@
 
 namespace fusewheel {
 
-enum class IsaLevel { kBaseline, kV3, kV4 };
-
-// The level in use: what the CPU has, or less if FUSEWHEEL_CPU_ISA names a lower one.
-IsaLevel isa_level();
-
-// Whether the CPU has AVX-512 VNNI, which level 4 does not include.
-bool has_vnni();
-
-// Whether the processor reads memory fastest where one row follows another, as AMD's do; Intel's are
-// faster with several side by side.
-bool reads_rows_in_turn();
-
-// Whether products of many rows in float32 are faster here than in MKL, by which ATen multiplies. It
-// does not use AMD's AVX-512, and with AVX2 it is a little slower there.
-bool outruns_mkl();
-
 template <typename Function>
 Function select(Function baseline, Function v3, Function v4) {
-  switch (isa_level()) {
+  switch (choices().isa) {
     case IsaLevel::kV4: return v4;
     case IsaLevel::kV3: return v3;
     default: return baseline;

@@ -1,7 +1,7 @@
 // gelu(x)
 
 #include "simd/elementwise.h"
-#include "simd/gelu.h"
+#include "gelu.h"
 
 FUSEWHEEL_DECLARE(void gelu_range(const ElementwiseArgs<2>&, int64_t, int64_t));
 FUSEWHEEL_DECLARE(void gelu_backward_range(const ElementwiseArgs<3>&, int64_t, int64_t));

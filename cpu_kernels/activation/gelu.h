@@ -3,7 +3,7 @@
 // derivative, the values at x and at -x add up to 1.
 #pragma once
 
-#include "pieces.h"
+#include "simd/pieces.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 

@@ -1,7 +1,7 @@
 // gelu(gate) * up
 
 #include "simd/elementwise.h"
-#include "simd/gelu.h"
+#include "gelu.h"
 
 FUSEWHEEL_DECLARE(void gelu_mul_range(const ElementwiseArgs<3>&, int64_t, int64_t));
 FUSEWHEEL_DECLARE(void gelu_mul_backward_range(const ElementwiseArgs<5>&, int64_t, int64_t));
@@ -32,7 +32,7 @@ void gelu_mul_backward_range(const ElementwiseArgs<5>& args, int64_t begin, int6
 
 #if FUSEWHEEL_GLUE
 
-#include <fusewheel/packed.h>
+#include <fusewheel/activation/packed.h>
 
 #include "parallel.h"
 

@@ -30,7 +30,7 @@ void silu_mul_backward_range(const ElementwiseArgs<5>& args, int64_t begin, int6
 
 #if FUSEWHEEL_GLUE
 
-#include <fusewheel/packed.h>
+#include <fusewheel/activation/packed.h>
 
 #include "parallel.h"
 

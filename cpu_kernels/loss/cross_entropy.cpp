@@ -241,9 +241,10 @@ namespace {
 std::tuple<Tensor, Tensor, Tensor> cross_entropy(const Tensor& logits, const Tensor& target,
                                                  const std::optional<Tensor>& weight,
                                                  int64_t ignore_index, double label_smoothing,
-                                                 double z_loss, double softcap, bool needs_grad) {
+                                                 double z_loss, double softcap, bool needs_grad,
+                                                 const std::optional<Tensor>& grad) {
   const CrossEntropy call(logits, target, weight, ignore_index, label_smoothing, z_loss, softcap,
-                          needs_grad);
+                          needs_grad, grad);
   check_targets("cross_entropy", call.target, call.args.classes, ignore_index);
   parallel_rows(FUSEWHEEL_SELECT(cross_entropy_rows), call.args, call.args.count,
                 call.args.classes);

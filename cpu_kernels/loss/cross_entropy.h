@@ -1,7 +1,7 @@
 // The row kernel of cross_entropy, for every operator that has logits.
 #pragma once
 
-#include <fusewheel/cross_entropy.h>
+#include <fusewheel/loss/cross_entropy.h>
 
 #include "isa.h"
 

@@ -1,6 +1,6 @@
 // Cross entropy of x @ weight^T + bias and a row's class, and the gradients of all three
 
-#include <fusewheel/linear_cross_entropy.h>
+#include <fusewheel/loss/linear_cross_entropy.h>
 
 #include "cross_entropy.h"
 #include "simd/vec.h"
@@ -8,7 +8,7 @@
 namespace fusewheel {
 
 // sum = the sum of the rows of `from`, or is increased by it
-struct AddRowsArgs {
+struct SumRowsArgs {
   const void* from;
   void* sum;  // [columns] in the accumulation type
   int64_t rows;
@@ -20,7 +20,7 @@ struct AddRowsArgs {
 }  // namespace fusewheel
 
 FUSEWHEEL_DECLARE(void add_to_sum_range(const AddToSumArgs&, int64_t begin, int64_t end));
-FUSEWHEEL_DECLARE(void add_rows_columns(const AddRowsArgs&, int64_t begin, int64_t end));
+FUSEWHEEL_DECLARE(void sum_rows_columns(const SumRowsArgs&, int64_t begin, int64_t end));
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
@@ -38,7 +38,7 @@ void add_to_sum_range(const AddToSumArgs& args, int64_t begin, int64_t end) {
 }
 
 // For columns [begin, end).
-void add_rows_columns(const AddRowsArgs& args, int64_t begin, int64_t end) {
+void sum_rows_columns(const SumRowsArgs& args, int64_t begin, int64_t end) {
   constexpr int64_t kBlock = 64;  // rows that are added up before their sum is: it rounds less
   for_dtype(args.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -78,8 +78,8 @@ void loss_rows(const CrossEntropyArgs& args) {
 
 void sum_of_rows(const Tensor& grad, const Tensor& sum, bool first) {
   const auto sizes = grad.sizes();
-  parallel_columns(FUSEWHEEL_SELECT(add_rows_columns),
-                   AddRowsArgs{grad.const_data_ptr(), sum.mutable_data_ptr(), sizes[0], sizes[1],
+  parallel_columns(FUSEWHEEL_SELECT(sum_rows_columns),
+                   SumRowsArgs{grad.const_data_ptr(), sum.mutable_data_ptr(), sizes[0], sizes[1],
                                dtype_of(grad), first},
                    sizes[1], sizes[0]);
 }
@@ -158,20 +158,13 @@ class Own final : public LinearCrossEntropyBackend {
 
 // Whether ATen multiplies by the weight as fast as this CPU can.
 bool is_fast_in_aten(const Tensor& weight) {
-  const ScalarType dtype = weight.scalar_type();
-  if (dtype == ScalarType::Float) {
-    return !outruns_mkl() || weight.strides()[1] != 1;  // which would have to be copied
+  switch (weight.scalar_type()) {
+    case ScalarType::Double: return true;
+    case ScalarType::BFloat16: return !choices().own_bfloat16;
+    case ScalarType::Half: return !choices().own_float16;
+    default:  // a transposed weight would have to be copied
+      return !choices().own_float32 || weight.strides()[1] != 1;
   }
-  if (dtype == ScalarType::Double) {
-    return true;
-  }
-#if FUSEWHEEL_X86
-  return isa_level() == IsaLevel::kV4 &&
-         (dtype == ScalarType::Half ? __builtin_cpu_supports("avx512fp16")
-                                    : __builtin_cpu_supports("avx512bf16"));
-#else
-  return false;
-#endif
 }
 
 void run(const char* op, LinearCrossEntropy& call) {

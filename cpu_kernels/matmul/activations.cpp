@@ -45,7 +45,7 @@ void widen_rows(const WidenArgs& args, int64_t begin, int64_t end) {
   }
 }
 
-void round_rows(const RoundArgs& args, int64_t begin, int64_t end) {
+void round_rows(const RoundRowsArgs& args, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     for (int64_t k = 0; k < args.columns; k += args.group_size) {
       const float* from = args.from + row * args.stride + k;
@@ -124,7 +124,7 @@ void code_rows(const CodeArgs&, int64_t, int64_t) {}
 
 #include <algorithm>
 
-#include "../parallel.h"
+#include "parallel.h"
 
 namespace fusewheel {
 
@@ -147,7 +147,7 @@ Rows widen(const Rows& rows, bool wide, bool transposed, const std::optional<Ten
 Rows round_to_int8(const Rows& rows, int64_t group_size) {
   const int64_t sizes[] = {rows.count, rows.size};
   Tensor to = empty_contiguous({sizes, 2}, ScalarType::Float, rows.tensor);
-  const RoundArgs args{static_cast<const float*>(rows.tensor.const_data_ptr()), rows.stride,
+  const RoundRowsArgs args{static_cast<const float*>(rows.tensor.const_data_ptr()), rows.stride,
                        rows.size, group_size, static_cast<float*>(to.mutable_data_ptr())};
   const auto all = FUSEWHEEL_SELECT(round_rows);
   parallel_for(rows.count, kGrain / std::max<int64_t>(rows.size, 1) + 1,

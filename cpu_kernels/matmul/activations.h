@@ -1,9 +1,9 @@
 // The rows that a weight is multiplied with, as the products want them: widened, or rounded.
 #pragma once
 
-#include <fusewheel/linear.h>
+#include <fusewheel/linear/linear.h>
 
-#include "../isa.h"
+#include "isa.h"
 
 namespace fusewheel {
 
@@ -28,7 +28,7 @@ struct WidenArgs {
 };
 
 // Rows of float32 rounded to 255 steps per group: step = max |a| / 127.
-struct RoundArgs {
+struct RoundRowsArgs {
   const float* from;
   int64_t stride;
   int64_t columns;
@@ -49,7 +49,7 @@ struct CodeArgs {
 }  // namespace fusewheel
 
 FUSEWHEEL_DECLARE(void widen_rows(const WidenArgs&, int64_t begin, int64_t end));
-FUSEWHEEL_DECLARE(void round_rows(const RoundArgs&, int64_t begin, int64_t end));
+FUSEWHEEL_DECLARE(void round_rows(const RoundRowsArgs&, int64_t begin, int64_t end));
 // Whether this level multiplies integers; where not, rounded activations stay floats.
 FUSEWHEEL_DECLARE(bool has_integer_products());
 FUSEWHEEL_DECLARE(void code_rows(const CodeArgs&, int64_t begin, int64_t end));

@@ -1,9 +1,9 @@
 // A stretch of one row of a weight, as numbers of the accumulation type.
 #pragma once
 
-#include <fusewheel/linear.h>
+#include <fusewheel/linear/linear.h>
 
-#include "../simd/vec.h"
+#include "simd/vec.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
@@ -104,7 +104,6 @@ FUSEWHEEL_INLINE void decode_int8(const LinearWeight& weight, int64_t row, int64
   }
 }
 
-// `begin` and `count` are multiples of a block.
 FUSEWHEEL_INLINE void decode_int4(const LinearWeight& weight, int64_t row, int64_t begin,
                                   int64_t count, float* to) {
   float scales[kMostGroups];
@@ -127,8 +126,8 @@ FUSEWHEEL_INLINE void decode_int4(const LinearWeight& weight, int64_t row, int64
   }
 }
 
-// Elements [begin, begin + count) of a row, at most kStretch of them. A stretch of 4-bit codes may
-// start inside a block.
+// Elements [begin, begin + count) of a row, at most kStretch of them. Of 4-bit codes both are
+// multiples of a block.
 FUSEWHEEL_INLINE void decode(const LinearWeight& weight, int64_t row, int64_t begin, int64_t count,
                              float* to) {
   switch (weight.kind) {

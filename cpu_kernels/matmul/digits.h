@@ -10,7 +10,7 @@
 // cancel, the roundings would be left.
 #pragma once
 
-#include "../simd/transpose.h"
+#include "simd/transpose.h"
 #include "rounding.h"
 #include "streams.h"
 

@@ -4,7 +4,7 @@
 // block and column instead of one an element.
 #pragma once
 
-#include "../simd/transpose.h"
+#include "simd/transpose.h"
 #include "matmul.h"
 #include "rounding.h"
 

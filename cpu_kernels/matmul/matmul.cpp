@@ -149,7 +149,7 @@ void matmul_tasks(const MatmulArgs& args, int64_t begin, int64_t end, void* scra
 #if defined(__AVX2__)
   if (args.rounded.codes != nullptr) {
 #if defined(__AVX512F__)
-    if (has_vnni()) {
+    if (choices().vnni) {
       return integer_units<LongSums>(args, begin, end, scratch);
     }
 #endif
@@ -173,7 +173,7 @@ void matmul_tasks(const MatmulArgs& args, int64_t begin, int64_t end, void* scra
 #include <algorithm>
 #include <memory>
 
-#include "../parallel.h"
+#include "parallel.h"
 
 namespace fusewheel {
 namespace {

@@ -9,7 +9,7 @@
 //   rounded         likewise, in integers                       integer.h
 #pragma once
 
-#include <fusewheel/linear.h>
+#include <fusewheel/linear/linear.h>
 
 #include "activations.h"
 

@@ -69,7 +69,7 @@ FUSEWHEEL_INLINE void one_row(const MatmulArgs& args, int64_t begin, int64_t cou
   const LinearWeight& weight = args.weight;
   const float* a = static_cast<const float*>(args.a);
   const int64_t groups = weight.groups;
-  const bool in_turn = reads_rows_in_turn() && weight.kind != WeightKind::kInt4;
+  const bool in_turn = choices().rows_in_turn && weight.kind != WeightKind::kInt4;
   by_streams(count, in_turn, [&](auto together, int64_t row) {
     constexpr int rows = decltype(together)::value;
     const int64_t first = begin + row;

@@ -1,7 +1,7 @@
 // Panels of a weight: kPanel columns side by side, one element of each per step of k.
 #pragma once
 
-#include "../simd/transpose.h"
+#include "simd/transpose.h"
 #include "decode.h"
 #include "tile.h"
 

@@ -1,7 +1,7 @@
 // Blocks of activations as whole numbers of a step.
 #pragma once
 
-#include "../simd/bytes.h"
+#include "simd/bytes.h"
 #include "decode.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {

@@ -1,7 +1,7 @@
 // Few rows of a: dot products along the rows of the weight, which is then read once and not packed.
 #pragma once
 
-#include "../simd/transpose.h"
+#include "simd/transpose.h"
 #include "one_row.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
@@ -17,8 +17,7 @@ constexpr int kDotColumns = kBytes == 64 ? 4 : 3;
 // from those before, and fewer where fewer lanes share them: the longer a sum, the more it rounds.
 constexpr int64_t kFewDepth = kBytes == 16 ? 128 : 512;
 
-// Sums of one unit, still by lanes.
-using LaneSums = Vec<float>[kUnit];
+// Sums of one unit, still by lanes: kUnit vectors for each row of a.
 
 // Where rows of the weight come from: those that memory has are asked for while those before them
 // are used.
@@ -26,7 +25,7 @@ enum class From { kMemory, kCache };
 
 template <int rows, int columns, From from, typename W>
 void dot_tile(const float* a, int64_t a_stride, const W* w, int64_t w_stride, int64_t count,
-              LaneSums* lane_sums, bool first) {
+              Vec<float>* lane_sums, bool first) {
   using A = float;
   Vec<A> sums[rows][columns];
 #pragma GCC unroll 4
@@ -65,7 +64,8 @@ void dot_tile(const float* a, int64_t a_stride, const W* w, int64_t w_stride, in
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 4
     for (int j = 0; j < columns; ++j) {
-      lane_sums[r][j] = first ? sums[r][j] : lane_sums[r][j] + sums[r][j];
+      Vec<A>& total = lane_sums[r * kUnit + j];
+      total = first ? sums[r][j] : total + sums[r][j];
     }
   }
 }
@@ -73,11 +73,11 @@ void dot_tile(const float* a, int64_t a_stride, const W* w, int64_t w_stride, in
 // `columns` rows of the weight against `rows` of a.
 template <int columns, From from, typename W>
 FUSEWHEEL_INLINE void dot_rows(int64_t rows, const float* a, int64_t a_stride, const W* w,
-                               int64_t w_stride, int64_t count, LaneSums* sums, bool first) {
+                               int64_t w_stride, int64_t count, Vec<float>* sums, bool first) {
   for (; rows >= kDotRows; rows -= kDotRows) {
     dot_tile<kDotRows, columns, from>(a, a_stride, w, w_stride, count, sums, first);
     a += kDotRows * a_stride;
-    sums += kDotRows;
+    sums += kDotRows * kUnit;
   }
   switch (rows) {
     case 3: return dot_tile<3, columns, from>(a, a_stride, w, w_stride, count, sums, first);
@@ -112,7 +112,7 @@ FUSEWHEEL_INLINE void prefetch_row(const LinearWeight& weight, int64_t row, int6
 // A few rows of the weight at a time serve all rows of a. Where they serve one register tile they
 // are widened in its registers, otherwise into `decoded`, which the cache holds.
 FUSEWHEEL_INLINE void few_decoded(const MatmulArgs& args, int64_t begin, int64_t columns,
-                                  float* decoded, LaneSums* sums) {
+                                  float* decoded, Vec<float>* sums) {
   const float* a = static_cast<const float*>(args.a);
   const LinearWeight& weight = args.weight;
   for (int64_t k = 0; k < args.k; k += kFewDepth) {
@@ -120,7 +120,7 @@ FUSEWHEEL_INLINE void few_decoded(const MatmulArgs& args, int64_t begin, int64_t
     for (int64_t j = 0; j < columns; j += kDotColumns) {
       const int64_t live = columns - j < kDotColumns ? columns - j : kDotColumns;
       const int64_t row = begin + j;
-      LaneSums* out = (LaneSums*)(sums[0] + j);
+      Vec<float>* out = sums + j;
       if (weight.kind == WeightKind::kFloating && args.m <= kDotRows) {
         for_dtype(weight.dtype, [&](auto zero) {
           using W = decltype(zero);
@@ -157,7 +157,7 @@ FUSEWHEEL_INLINE int64_t few_scratch(const MatmulArgs& args) {
 template <typename Finish>
 FUSEWHEEL_INLINE void few_rows(const MatmulArgs& args, int64_t begin, int64_t end, float* memory,
                                Finish finish) {
-  LaneSums* lane_sums = reinterpret_cast<LaneSums*>(memory);
+  Vec<float>* lane_sums = reinterpret_cast<Vec<float>*>(memory);
   float* decoded = memory + kLaneSums;
   OneRow one_row_memory = {};
   one_row_scratch(args.weight, decoded + kDecoded, one_row_memory);
@@ -171,7 +171,7 @@ FUSEWHEEL_INLINE void few_rows(const MatmulArgs& args, int64_t begin, int64_t en
       few_decoded(args, column, columns, decoded, lane_sums);
       for (int64_t row = 0; row < args.m; ++row) {
         for (int64_t j = 0; j < columns; j += kLanes<float>) {
-          store(sums[row] + j, sums_of<float>(lane_sums[row] + j));
+          store(sums[row] + j, sums_of<float>(lane_sums + row * kUnit + j));
         }
       }
     }

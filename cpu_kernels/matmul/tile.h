@@ -4,7 +4,7 @@
 // the panel streams from the first-level cache, the tile's sums stay in registers.
 #pragma once
 
-#include "../simd/vec.h"
+#include "simd/vec.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 

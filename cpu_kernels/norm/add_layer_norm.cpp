@@ -1,9 +1,9 @@
 // sum = x + residual, y = layer_norm(sum), row by row
 
-#include <fusewheel/add_layer_norm.h>
+#include <fusewheel/norm/add_layer_norm.h>
 
-#include "simd/add_rows.h"
-#include "simd/layer_norm.h"
+#include "add_rows.h"
+#include "layer_norm.h"
 
 FUSEWHEEL_DECLARE(void add_layer_norm_rows(const AddLayerNormArgs&, int64_t, int64_t));
 FUSEWHEEL_DECLARE(void add_layer_norm_backward_chunks(const AddLayerNormBackwardArgs&, int64_t,

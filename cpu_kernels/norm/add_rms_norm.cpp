@@ -1,9 +1,9 @@
 // sum = x + residual, y = rms_norm(sum), row by row
 
-#include <fusewheel/add_rms_norm.h>
+#include <fusewheel/norm/add_rms_norm.h>
 
-#include "simd/add_rows.h"
-#include "simd/rms_norm.h"
+#include "add_rows.h"
+#include "rms_norm.h"
 
 FUSEWHEEL_DECLARE(void add_rms_norm_rows(const AddRmsNormArgs&, int64_t, int64_t));
 FUSEWHEEL_DECLARE(void add_rms_norm_backward_chunks(const AddRmsNormBackwardArgs&, int64_t,

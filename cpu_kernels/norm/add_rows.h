@@ -1,9 +1,9 @@
 // sum = x + residual, vector by vector, for the norms of a sum.
 #pragma once
 
-#include <fusewheel/add_rows.h>
+#include <fusewheel/norm/add_rows.h>
 
-#include "vec.h"
+#include "simd/vec.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 

@@ -1,6 +1,6 @@
 // y = (x - mean) * rstd * weight + bias, rstd = 1 / sqrt(var(x) + eps), row by row
 
-#include "simd/layer_norm.h"
+#include "layer_norm.h"
 
 FUSEWHEEL_DECLARE(void layer_norm_rows(const LayerNormArgs&, int64_t, int64_t));
 FUSEWHEEL_DECLARE(void layer_norm_backward_chunks(const LayerNormBackwardArgs&, int64_t, int64_t));

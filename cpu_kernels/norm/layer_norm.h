@@ -2,9 +2,9 @@
 // operator with this norm in it.
 #pragma once
 
-#include <fusewheel/layer_norm.h>
+#include <fusewheel/norm/layer_norm.h>
 
-#include "rows.h"
+#include "simd/rows.h"
 
 // Defined in layer_norm.cpp: the gradients of weight and bias, from their partials.
 FUSEWHEEL_DECLARE(void layer_norm_parameter_columns(const LayerNormBackwardArgs&, int64_t,

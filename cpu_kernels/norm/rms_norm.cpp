@@ -1,6 +1,6 @@
 // y = x * rstd * weight, rstd = 1 / sqrt(mean(x^2) + eps), row by row
 
-#include "simd/rms_norm.h"
+#include "rms_norm.h"
 
 FUSEWHEEL_DECLARE(void rms_norm_rows(const RmsNormArgs&, int64_t, int64_t));
 FUSEWHEEL_DECLARE(void rms_norm_backward_chunks(const RmsNormBackwardArgs&, int64_t, int64_t));

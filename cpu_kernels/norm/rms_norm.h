@@ -2,9 +2,9 @@
 // norm in it.
 #pragma once
 
-#include <fusewheel/rms_norm.h>
+#include <fusewheel/norm/rms_norm.h>
 
-#include "rows.h"
+#include "simd/rows.h"
 
 // Defined in rms_norm.cpp: the weight gradient, from its partials.
 FUSEWHEEL_DECLARE(void rms_norm_weight_columns(const RmsNormBackwardArgs&, int64_t, int64_t));

@@ -5,7 +5,7 @@
 // a = a' cos_a + b' sin_b, b = b' cos_b - a' sin_a. Where the tables are narrower than a head, its
 // other elements are copied.
 
-#include <fusewheel/rope.h>
+#include <fusewheel/rotary/rope.h>
 
 #include "simd/vec.h"
 

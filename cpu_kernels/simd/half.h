@@ -81,10 +81,15 @@ FUSEWHEEL_INLINE Half narrow(Vec<float> value, Float16) {
 FUSEWHEEL_INLINE Vec<float> widen(Half half, Float16) {
   const Bits bits = __builtin_convertvector(half, Bits);
   const Bits magnitude = (bits & 0x7fff) << 13;
-  // 2^112 moves the exponent; denormals become normal on the way.
-  const Bits scaled = bit_cast<Bits>(bit_cast<Vec<float>>(magnitude) * 0x1p112f);
+  const Bits normal = magnitude + 0x38000000;  // the exponent counts from another number
+  // The bits of a denormal stand below those of the smallest normal number, which is then taken off.
+  // No float on the way is denormal: a process may have asked for such floats to be read as zeros.
+  const Bits tiny = bit_cast<Bits>(magnitude < 0x00800000);
+  const Bits denormal =
+      bit_cast<Bits>(bit_cast<Vec<float>>(magnitude + 0x38800000) - 0x1p-14f);
   const Bits special = bit_cast<Bits>(magnitude >= 0x0f800000) & 0x7f800000;
-  return bit_cast<Vec<float>>(scaled | special | ((bits & 0x8000) << 16));
+  return bit_cast<Vec<float>>((tiny & denormal) | (~tiny & normal) | special |
+                              ((bits & 0x8000) << 16));
 }
 FUSEWHEEL_INLINE Half narrow(Vec<float> value, Float16) {
   const Bits bits = bit_cast<Bits>(value);

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "../isa.h"
+#include "isa.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 

@@ -12,7 +12,7 @@ void gelu_backward_launch(const ElementwiseArgs<3>&, Stream);
 #if FUSEWHEEL_DEVICE
 
 #include "common/elementwise.h"
-#include "common/gelu.h"
+#include "gelu.h"
 
 namespace fusewheel {
 namespace {

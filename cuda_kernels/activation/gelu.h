@@ -2,7 +2,7 @@
 // the tanh form, (1 + tanh(u)) / 2 = 1 / (1 + exp(-2u)) with u = sqrt(2 / pi) (x + 0.044715 x^3).
 #pragma once
 
-#include "numbers.h"
+#include "common/numbers.h"
 
 namespace fusewheel {
 namespace {

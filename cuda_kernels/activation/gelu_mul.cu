@@ -12,7 +12,7 @@ void gelu_mul_backward_launch(const ElementwiseArgs<5>&, Stream);
 #if FUSEWHEEL_DEVICE
 
 #include "common/elementwise.h"
-#include "common/gelu.h"
+#include "gelu.h"
 
 namespace fusewheel {
 namespace {
@@ -57,7 +57,7 @@ void gelu_mul_backward_launch(const ElementwiseArgs<5>& args, Stream stream) {
 
 #if FUSEWHEEL_GLUE
 
-#include <fusewheel/packed.h>
+#include <fusewheel/activation/packed.h>
 
 #include "common/glue.h"
 

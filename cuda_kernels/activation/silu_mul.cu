@@ -52,7 +52,7 @@ void silu_mul_backward_launch(const ElementwiseArgs<5>& args, Stream stream) {
 
 #if FUSEWHEEL_GLUE
 
-#include <fusewheel/packed.h>
+#include <fusewheel/activation/packed.h>
 
 #include "common/glue.h"
 

@@ -1,6 +1,6 @@
 // Attention to the keys of two parts, given attention to those of either, row by row
 
-#include <fusewheel/merge_attention.h>
+#include <fusewheel/attention/merge_attention.h>
 
 #include "common/stream.h"
 

@@ -6,7 +6,7 @@
 
 #if FUSEWHEEL_EMULATED
 
-#include "../emulation/cuda.h"
+#include "emulation/cuda.h"
 
 #define FUSEWHEEL_DYNAMIC_SHARED(T, name) T* name = emulation::dynamic_shared<T>()
 

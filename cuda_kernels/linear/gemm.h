@@ -2,9 +2,9 @@
 #pragma once
 
 #include <fusewheel/aten.h>
-#include <fusewheel/linear.h>
+#include <fusewheel/linear/linear.h>
 
-#include "glue.h"
+#include "common/glue.h"
 #include "linear.h"
 #include "round.h"
 

@@ -1,6 +1,6 @@
 // y = x * transposed weight + bias, in floating numbers
 
-#include "common/linear.h"
+#include "linear.h"
 
 namespace fusewheel {
 void linear_launch(const LinearArgs&, Stream);
@@ -25,7 +25,7 @@ void linear_launch(const LinearArgs& args, Stream stream) {
 
 #if FUSEWHEEL_GLUE
 
-#include "common/gemm.h"
+#include "gemm.h"
 
 namespace fusewheel {
 namespace {

@@ -1,9 +1,9 @@
 // The product of a linear layer for few rows of x, where reading the weight is most of the work.
 #pragma once
 
-#include <fusewheel/linear.h>
+#include <fusewheel/linear/linear.h>
 
-#include "stream.h"
+#include "common/stream.h"
 
 namespace fusewheel {
 
@@ -25,7 +25,7 @@ struct LinearArgs {
 
 #if FUSEWHEEL_DEVICE
 
-#include "reduce.h"
+#include "common/reduce.h"
 #include "weight.h"
 
 namespace fusewheel {

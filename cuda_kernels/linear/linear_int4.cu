@@ -1,7 +1,7 @@
 // y = x * transposed weight + bias, w = code * scale + zero, 4-bit codes
 
-#include "common/linear.h"
-#include "common/round.h"
+#include "linear.h"
+#include "round.h"
 
 namespace fusewheel {
 void linear_int4_launch(const LinearArgs&, Stream);
@@ -32,7 +32,7 @@ void linear_int4_round_launch(const RoundArgs& args, Stream stream) {
 
 #if FUSEWHEEL_GLUE
 
-#include "common/gemm.h"
+#include "gemm.h"
 
 namespace fusewheel {
 namespace {

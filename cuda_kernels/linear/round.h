@@ -4,7 +4,7 @@
 
 #include <fusewheel/geometry.h>
 
-#include "stream.h"
+#include "common/stream.h"
 
 namespace fusewheel {
 
@@ -24,9 +24,9 @@ struct RoundArgs {
 
 #include <cfloat>
 
-#include "divide.h"
-#include "reduce.h"
-#include "vector.h"
+#include "common/divide.h"
+#include "common/reduce.h"
+#include "common/vector.h"
 
 namespace fusewheel {
 namespace {

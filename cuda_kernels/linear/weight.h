@@ -1,11 +1,11 @@
 // Reads the weight of a linear layer as it is stored, 128 bits at a time.
 #pragma once
 
-#include <fusewheel/linear.h>
+#include <fusewheel/linear/linear.h>
 
-#include "divide.h"
-#include "launch.h"
-#include "vector.h"
+#include "common/divide.h"
+#include "common/launch.h"
+#include "common/vector.h"
 
 namespace fusewheel {
 namespace {

@@ -3,7 +3,7 @@
 // A target that is no class cannot be refused here, where nobody waits for the device: its row is
 // NaN.
 
-#include <fusewheel/cross_entropy.h>
+#include <fusewheel/loss/cross_entropy.h>
 
 #include "common/stream.h"
 
@@ -210,9 +210,10 @@ namespace {
 std::tuple<Tensor, Tensor, Tensor> cross_entropy(const Tensor& logits, const Tensor& target,
                                                  const std::optional<Tensor>& weight,
                                                  int64_t ignore_index, double label_smoothing,
-                                                 double z_loss, double softcap, bool needs_grad) {
+                                                 double z_loss, double softcap, bool needs_grad,
+                                                 const std::optional<Tensor>& grad) {
   const CrossEntropy call(logits, target, weight, ignore_index, label_smoothing, z_loss, softcap,
-                          needs_grad);
+                          needs_grad, grad);
   if (call.args.count > 0) {
     cross_entropy_launch(call.args, OnDevice("cross_entropy", logits).stream());
   }

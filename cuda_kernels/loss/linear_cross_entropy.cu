@@ -1,7 +1,7 @@
 // Cross entropy of x * transposed weight + bias and a row's class, and the gradients of all three:
 // products of ATen's around the row kernel of cross_entropy.
 
-#include <fusewheel/linear_cross_entropy.h>
+#include <fusewheel/loss/linear_cross_entropy.h>
 
 #include "common/stream.h"
 

@@ -1,6 +1,6 @@
 // sum = x + residual, y = layer_norm(sum), row by row
 
-#include <fusewheel/add_layer_norm.h>
+#include <fusewheel/norm/add_layer_norm.h>
 
 #include "common/stream.h"
 
@@ -11,8 +11,8 @@ void add_layer_norm_backward_launch(const AddLayerNormBackwardArgs&, Stream);
 
 #if FUSEWHEEL_DEVICE
 
-#include "common/add_rows.h"
-#include "common/layer_norm.h"
+#include "add_rows.h"
+#include "layer_norm.h"
 
 namespace fusewheel {
 

@@ -1,6 +1,6 @@
 // sum = x + residual, y = rms_norm(sum), row by row
 
-#include <fusewheel/add_rms_norm.h>
+#include <fusewheel/norm/add_rms_norm.h>
 
 #include "common/stream.h"
 
@@ -11,8 +11,8 @@ void add_rms_norm_backward_launch(const AddRmsNormBackwardArgs&, Stream);
 
 #if FUSEWHEEL_DEVICE
 
-#include "common/add_rows.h"
-#include "common/rms_norm.h"
+#include "add_rows.h"
+#include "rms_norm.h"
 
 namespace fusewheel {
 

@@ -2,9 +2,9 @@
 // layer_norm.h). Args is an operator's struct with `add` and `norm` in it.
 #pragma once
 
-#include <fusewheel/add_rows.h>
+#include <fusewheel/norm/add_rows.h>
 
-#include "rows.h"
+#include "common/rows.h"
 
 namespace fusewheel {
 namespace {

@@ -1,6 +1,6 @@
 // y = (x - mean) * rstd * weight + bias, rstd = 1 / sqrt(var(x) + eps), row by row
 
-#include <fusewheel/layer_norm.h>
+#include <fusewheel/norm/layer_norm.h>
 
 #include "common/stream.h"
 
@@ -11,7 +11,7 @@ void layer_norm_backward_launch(const LayerNormBackwardArgs&, Stream);
 
 #if FUSEWHEEL_DEVICE
 
-#include "common/layer_norm.h"
+#include "layer_norm.h"
 
 namespace fusewheel {
 namespace {

@@ -6,9 +6,9 @@
 //     has_vectors(lanes)         whether what these touch allows whole vectors
 #pragma once
 
-#include <fusewheel/layer_norm.h>
+#include <fusewheel/norm/layer_norm.h>
 
-#include "rows.h"
+#include "common/rows.h"
 
 namespace fusewheel {
 namespace {

@@ -1,6 +1,6 @@
 // y = x * rstd * weight, rstd = 1 / sqrt(mean(x^2) + eps), row by row
 
-#include <fusewheel/rms_norm.h>
+#include <fusewheel/norm/rms_norm.h>
 
 #include "common/stream.h"
 
@@ -11,7 +11,7 @@ void rms_norm_backward_launch(const RmsNormBackwardArgs&, Stream);
 
 #if FUSEWHEEL_DEVICE
 
-#include "common/rms_norm.h"
+#include "rms_norm.h"
 
 namespace fusewheel {
 namespace {

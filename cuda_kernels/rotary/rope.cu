@@ -8,7 +8,7 @@
 // A position outside the tables cannot be refused here, where nobody waits for the device: it
 // becomes NaN.
 
-#include <fusewheel/rope.h>
+#include <fusewheel/rotary/rope.h>
 
 #include "common/stream.h"
 

@@ -44,7 +44,7 @@ constexpr const char* kSchemas[] = {
     "gelu_mul_packed(Tensor gate_up, bool tanh) -> Tensor",
     "gelu_mul_packed_backward(Tensor grad, Tensor gate_up, bool tanh) -> Tensor",
     "cross_entropy(Tensor logits, Tensor target, Tensor? weight, int ignore_index,"
-    " float label_smoothing, float z_loss, float softcap, bool needs_grad)"
+    " float label_smoothing, float z_loss, float softcap, bool needs_grad, Tensor? grad=None)"
     " -> (Tensor loss, Tensor logsumexp, Tensor grad_logits)",
     "cross_entropy_backward(Tensor grad, Tensor grad_logits) -> Tensor",
     "linear_cross_entropy(Tensor x, Tensor weight, Tensor target, Tensor? bias,"

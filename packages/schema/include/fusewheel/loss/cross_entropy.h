@@ -96,6 +96,7 @@ struct CrossEntropy {
   Rows logits;
   Tensor target;
   std::optional<Tensor> weight;
+  std::optional<Tensor> row_grad;
   Tensor loss;
   Tensor logsumexp;
   Tensor grad;
@@ -103,7 +104,7 @@ struct CrossEntropy {
 
   CrossEntropy(const Tensor& input, const Tensor& classes, const std::optional<Tensor>& gains,
                int64_t ignore_index, double label_smoothing, double z_loss, double softcap,
-               bool needs_grad)
+               bool needs_grad, const std::optional<Tensor>& outer)
       : logits(check(input, classes, gains, label_smoothing, softcap)),
         target(as_contiguous(classes)),
         loss(empty_contiguous(classes.sizes(), accumulate_type(input), input)),
@@ -112,13 +113,17 @@ struct CrossEntropy {
     if (gains.has_value()) {
       weight = as_contiguous(*gains);
     }
+    if (outer.has_value()) {
+      check_statistic(kOp, {"grad", *outer}, input);
+      row_grad = as_contiguous(*outer);
+    }
     args = {logits.tensor.const_data_ptr(),
             static_cast<const int64_t*>(target.const_data_ptr()),
             weight.has_value() ? weight->const_data_ptr() : nullptr,
             loss.mutable_data_ptr(),
             logsumexp.mutable_data_ptr(),
             needs_grad ? grad.mutable_data_ptr() : nullptr,
-            nullptr,
+            row_grad.has_value() ? row_grad->const_data_ptr() : nullptr,
             logits.count,
             logits.size,
             logits.stride,

@@ -3,7 +3,7 @@
 // gives to the gradients. No more logits than a chunk's ever exist.
 #pragma once
 
-#include <fusewheel/cross_entropy.h>
+#include <fusewheel/loss/cross_entropy.h>
 
 namespace fusewheel {
 

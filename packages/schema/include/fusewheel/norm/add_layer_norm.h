@@ -1,8 +1,8 @@
 // Arguments of add_layer_norm, checked the same way for every backend.
 #pragma once
 
-#include <fusewheel/add_rows.h>
-#include <fusewheel/layer_norm.h>
+#include <fusewheel/norm/add_rows.h>
+#include <fusewheel/norm/layer_norm.h>
 
 namespace fusewheel {
 

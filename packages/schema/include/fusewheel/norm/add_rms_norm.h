@@ -1,8 +1,8 @@
 // Arguments of add_rms_norm, checked the same way for every backend.
 #pragma once
 
-#include <fusewheel/add_rows.h>
-#include <fusewheel/rms_norm.h>
+#include <fusewheel/norm/add_rows.h>
+#include <fusewheel/norm/rms_norm.h>
 
 namespace fusewheel {
 

@@ -1,0 +1,120 @@
+#include "processor.h"
+
+#include <fusewheel/export.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
+namespace fusewheel {
+namespace {
+
+constexpr const char* kLevels[] = {"baseline", "v3", "v4"};
+
+// The environment variables.
+constexpr const char* kIsa = "FUSEWHEEL_CPU_ISA";
+constexpr const char* kVnni = "FUSEWHEEL_CPU_VNNI";
+constexpr const char* kRowsInTurn = "FUSEWHEEL_CPU_ROWS_IN_TURN";
+constexpr const char* kOwnFloat32 = "FUSEWHEEL_CPU_OWN_FLOAT32";
+constexpr const char* kOwnBFloat16 = "FUSEWHEEL_CPU_OWN_BFLOAT16";
+constexpr const char* kOwnFloat16 = "FUSEWHEEL_CPU_OWN_FLOAT16";
+
+#if FUSEWHEEL_X86
+// A macro, because the compiler wants the name itself.
+#define SUPPORTS(feature) (__builtin_cpu_supports(feature) != 0)
+
+IsaLevel best_level() {
+  __builtin_cpu_init();
+  return SUPPORTS("x86-64-v4") ? IsaLevel::kV4
+         : SUPPORTS("x86-64-v3") ? IsaLevel::kV3
+                                 : IsaLevel::kBaseline;
+}
+
+bool is_amd() { return __builtin_cpu_is("amd") != 0; }
+#else
+#define SUPPORTS(feature) false
+
+IsaLevel best_level() { return IsaLevel::kBaseline; }
+
+bool is_amd() { return false; }
+#endif
+
+// What an environment variable says; empty where it says nothing.
+std::string wish(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value == nullptr ? "" : value;
+}
+
+[[noreturn]] void refuse(const char* variable, const std::string& value, const char* expected) {
+  throw std::runtime_error(std::string(variable) + " must be " + expected + ", got '" + value + "'");
+}
+
+IsaLevel level() {
+  const IsaLevel best = best_level();
+  const std::string value = wish(kIsa);
+  if (value.empty()) {
+    return best;
+  }
+  for (int i = 0; i < 3; ++i) {
+    if (value == kLevels[i]) {
+      return std::min(static_cast<IsaLevel>(i), best);
+    }
+  }
+  refuse(kIsa, value, "baseline, v3 or v4");
+}
+
+bool flag(const char* variable, bool automatic) {
+  const std::string value = wish(variable);
+  if (value != "" && value != "0" && value != "1") {
+    refuse(variable, value, "0 or 1");
+  }
+  return value.empty() ? automatic : value == "1";
+}
+
+Choices choose() {
+  const IsaLevel isa = level();
+  const bool v4 = isa == IsaLevel::kV4;
+  const bool has_vnni = v4 && SUPPORTS("avx512vnni");
+  return {isa,
+          flag(kVnni, has_vnni) && has_vnni,
+          flag(kRowsInTurn, is_amd()),
+          flag(kOwnFloat32, is_amd() && isa != IsaLevel::kBaseline),
+          flag(kOwnBFloat16, !(v4 && SUPPORTS("avx512bf16"))),
+          flag(kOwnFloat16, !(v4 && SUPPORTS("avx512fp16")))};
+}
+
+std::string describe(const Choices& made) {
+  std::string text = std::string(kIsa) + "=" + kLevels[static_cast<int>(made.isa)];
+  const auto add = [&](const char* variable, bool value) {
+    text += std::string("\n") + variable + (value ? "=1" : "=0");
+  };
+  add(kVnni, made.vnni);
+  add(kRowsInTurn, made.rows_in_turn);
+  add(kOwnFloat32, made.own_float32);
+  add(kOwnBFloat16, made.own_bfloat16);
+  add(kOwnFloat16, made.own_float16);
+  return text;
+}
+
+}  // namespace
+
+const Choices& choices() {
+  static const Choices made = choose();
+  return made;
+}
+
+}  // namespace fusewheel
+
+// The choices in force, as the environment variables that would make them, a line each. Where a
+// variable has a value that it cannot have, what is wrong with it.
+FUSEWHEEL_EXPORT const char* fusewheel_cpu_choices() {
+  static const std::string text = [] {
+    try {
+      return fusewheel::describe(fusewheel::choices());
+    } catch (const std::exception& error) {
+      return std::string(error.what());
+    }
+  }();
+  return text.c_str();
+}

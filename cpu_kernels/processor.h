@@ -1,0 +1,32 @@
+// What the processor decides: which of several ways a kernel goes. Every choice can be made by hand
+// too, by the environment variable that is named beside it. The variables are read once.
+#pragma once
+
+namespace fusewheel {
+
+enum class IsaLevel { kBaseline, kV3, kV4 };
+
+struct Choices {
+  // FUSEWHEEL_CPU_ISA=baseline, v3 or v4: the level of instructions, or less where the processor has
+  // less.
+  IsaLevel isa;
+  // FUSEWHEEL_CPU_VNNI=0 or 1: whether level v4 uses AVX-512 VNNI, which it does not include. 1 is
+  // ignored where the processor has none.
+  bool vnni;
+  // FUSEWHEEL_CPU_ROWS_IN_TURN=0 or 1: whether one row of activations reads the rows of a weight one
+  // after another, as AMD's processors read memory fastest. Intel's are faster with several rows
+  // side by side.
+  bool rows_in_turn;
+  // FUSEWHEEL_CPU_OWN_FLOAT32, _OWN_BFLOAT16 and _OWN_FLOAT16=0 or 1: whether linear_cross_entropy
+  // multiplies by the product of this library instead of ATen's. In float32 it does on AMD's
+  // processors, whose AVX-512 is not used by MKL, by which ATen multiplies; in the half types it does
+  // where the processor has no instructions for them.
+  bool own_float32;
+  bool own_bfloat16;
+  bool own_float16;
+};
+
+// Throws std::runtime_error where a variable has a value that it cannot have.
+const Choices& choices();
+
+}  // namespace fusewheel
