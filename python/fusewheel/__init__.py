@@ -6,9 +6,10 @@ import importlib
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from fusewheel._after_import import after_import
-from fusewheel._load import Backend, load_backends
-from fusewheel._version import __version__
+from fusewheel._core.after_import import after_import
+from fusewheel._core.caches import name_version_in_caches
+from fusewheel._core.load import Backend
+from fusewheel._core.version import __version__
 from fusewheel.errors import (
     BackendError,
     BackendUnavailableError,
@@ -22,10 +23,12 @@ from fusewheel.errors import (
 )
 
 # The schemas are in the kernel libraries, so these load before the operators are declared.
-_backends = load_backends()
+# isort: split
+from fusewheel._core.backends import backends
 
-from fusewheel import ops  # noqa: E402
-from fusewheel.ops import *  # noqa: E402, F403
+# isort: split
+from fusewheel import ops
+from fusewheel.ops.public import *  # noqa: F403
 
 if TYPE_CHECKING:
     from fusewheel import compiler as compiler
@@ -60,13 +63,8 @@ __all__ = [
     "jit",
     "quantization",
     "quantize_",
-    *ops.__all__,
+    *ops.functions(),
 ]
-
-
-def backends() -> tuple[Backend, ...]:
-    """The installed kernel libraries: which are in use, and why the others are not."""
-    return _backends
 
 
 def __getattr__(name: str) -> Any:
@@ -84,9 +82,10 @@ def _register_sharding() -> None:
     try:
         importlib.import_module("fusewheel.distributed._rules").register_all(ops.operators())
     except (ImportError, AttributeError) as error:
-        # Whoever imports DTensor may not even use these operators.
+        # A warning and not an error: a program that imports DTensor may not use these operators.
         warnings.warn(f"fusewheel: no sharding rules for this torch: {error}", stacklevel=2)
 
 
-# DTensor takes long to import, and most programs never do.
+name_version_in_caches()
+# Importing DTensor takes long, and most programs do not need it.
 after_import("torch.distributed.tensor", _register_sharding)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 
 import fusewheel
+from fusewheel._torch.dispatcher import has_kernel
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -21,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
         "demo", help="a real language model in eager, Inductor and fusewheel", add_help=False
     )
     commands.add_parser(
-        "doctor", help="does an operator of any package work all over PyTorch?", add_help=False
+        "doctor", help="test an operator of any package in every part of PyTorch", add_help=False
     )
     known, rest = parser.parse_known_args(arguments)
     if known.command == "demo":
@@ -54,11 +55,7 @@ def _operators() -> str:
         if operator.function is None:
             continue
         summary = (operator.function.__doc__ or "").split("\n\n")[0]
-        kernels = [
-            key
-            for key in ("CPU", "CUDA")
-            if torch._C._dispatch_has_kernel_for_dispatch_key(operator.overload.name(), key)
-        ]
+        kernels = [key for key in ("CPU", "CUDA") if has_kernel(operator.overload.name(), key)]
         lines.append(f"| `{operator.name}` | {' '.join(summary.split())} | {', '.join(kernels)} |")
     return "\n".join(lines)
 

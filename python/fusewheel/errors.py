@@ -1,16 +1,16 @@
-"""What can go wrong when fusewheel meets an installation, as types."""
+"""The errors that fusewheel raises about an installation."""
 
 from __future__ import annotations
 
 
 class FusewheelError(Exception):
-    """Base of every error that is fusewheel's own."""
+    """The base class of fusewheel's own errors."""
 
 
 class BackendError(FusewheelError, ImportError):
     """A kernel library cannot be used; the message says what it was built for and what was found.
 
-    An ImportError, because that is what it is to whoever writes `import fusewheel`.
+    It is an ImportError, because `import fusewheel` raises it.
     """
 
 
@@ -23,19 +23,26 @@ class TorchTooOldError(BackendError):
 
 
 class VersionMismatchError(BackendError):
-    """Front and kernel wheel are of different versions, so their operators may differ."""
+    """The Python package and a kernel wheel have different versions, so operators may differ."""
 
 
 class LibraryLoadError(BackendError):
-    """The kernel library is there, but the system refuses to load it."""
+    """The kernel library is installed, but the system cannot load it."""
 
 
 class SignatureMismatchError(BackendError):
-    """A kernel's C++ types are not those of its schema: calling it would misread its arguments."""
+    """A kernel's C++ types differ from its schema, so a call would misread its arguments."""
 
 
 class BackendUnavailableError(BackendError):
-    """The backend is in order but cannot run on this machine; it is skipped, not raised."""
+    """The backend is installed correctly but cannot run on this machine.
+
+    It is not raised: the backend is skipped, and this is its `reason` in `fusewheel.backends()`.
+    """
+
+
+class TorchChangedError(FusewheelError):
+    """The installed torch lacks a private name that fusewheel needs for this call."""
 
 
 class DriverTooOldError(BackendUnavailableError):

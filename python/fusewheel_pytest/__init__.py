@@ -1,7 +1,7 @@
-"""The plug-in of pytest that has the doctor examine operators: one test for each column.
+"""The pytest plug-in of the doctor: one test for each operator and column.
 
-Every run of pytest imports this, so it is a package of its own, which imports neither torch nor
-fusewheel before there is an operator to examine.
+Every run of pytest imports this. So it is a package of its own, and imports neither torch nor
+fusewheel unless there is an operator to examine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Adds a test for each operator and column, before -k and -m choose."""
+    """Adds a test for each operator and column, before -k and -m select tests."""
     if config.getoption("doctor") or config.getoption("doctor_slow"):
         for line in config.getini("doctor"):
             items += _examinations(session, line, config.getoption("doctor_slow"))
@@ -62,5 +62,5 @@ class Examination(pytest.Item):
         verdict(self.run(self.column))
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
-        """Where it stands: in no file."""
+        """The location of the test, which is in no file."""
         return self.path, None, self.name

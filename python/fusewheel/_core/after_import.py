@@ -1,4 +1,4 @@
-"""Runs something once a module has been imported, without importing it."""
+"""Calls a function when a module has been imported, without importing the module."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import ModuleType
 
 
 def after_import(name: str, action: Callable[[], None]) -> None:
-    """Calls `action` when the module `name` has been imported: now, if it already has."""
+    """Calls `action` when the module `name` has been imported; at once if it already is."""
     if name in sys.modules:
         action()
     else:
@@ -19,7 +19,7 @@ def after_import(name: str, action: Callable[[], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Lets the other finders find the one module, and acts when it has been executed."""
+    """Lets the other finders find the module, and calls the action after it was executed."""
 
     def __init__(self, name: str, action: Callable[[], None]) -> None:
         self._name = name
@@ -41,7 +41,7 @@ class _Finder(MetaPathFinder):
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                # Not before: who looks for a module need not import it.
+                # Not earlier: `find_spec` alone does not import the module.
                 if self in sys.meta_path:
                     sys.meta_path.remove(self)
                     self._action()

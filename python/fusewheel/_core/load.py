@@ -1,7 +1,7 @@
 """Finds the installed kernel libraries and loads them.
 
-A backend is a package that announces itself in the entry-point group `fusewheel.backends`; the
-front knows none of them by name. What the entry point names has the attributes of `Plugin`.
+A backend is a package with an entry point in the group `fusewheel.backends`. No backend is known by
+name here. The entry point names an object with the attributes of `Plugin`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 
 from fusewheel import errors
-from fusewheel._version import __version__
+from fusewheel._core.version import __version__
 
 GROUP = "fusewheel.backends"
 OLDEST_TORCH = (2, 10)
@@ -25,28 +25,28 @@ _PROVIDED = ("device", "library", "facts", "unavailable")
 
 
 class Plugin(Protocol):
-    """What a kernel wheel provides under its entry point (a module will do)."""
+    """What the entry point of a kernel wheel names; it may be a module."""
 
     device: str
     library: Path
     facts: dict[str, str]
 
     def unavailable(self) -> Exception | None:
-        """Why the kernels cannot run on this machine, without loading them."""
+        """Why the kernels cannot run on this machine, or None; it does not load them."""
 
 
 @dataclass(frozen=True)
 class Backend:
-    """One installed kernel library and what became of it.
+    """One installed kernel library.
 
     Attributes:
-        name: name of the entry point.
-        device: device type whose tensors it serves.
-        version: version of fusewheel it was built as.
-        library: its shared library.
+        name: the name of its entry point.
+        device: the type of device that its kernels run on.
+        version: the version of fusewheel that it belongs to.
+        library: the path of its shared library.
         loaded: whether its kernels are in use.
-        reason: why not, if not.
-        facts: what it was built with and for.
+        reason: why they are not in use; None if they are.
+        facts: what it was built with, and for which versions.
     """
 
     name: str
@@ -63,20 +63,20 @@ def load_backends() -> tuple[Backend, ...]:
 
     Raises:
         TorchTooOldError: torch is older than 2.10.
-        VersionMismatchError: a kernel wheel is of another version than the front.
+        VersionMismatchError: a kernel wheel has another version than the Python package.
         LibraryLoadError: a library cannot be loaded.
-        SignatureMismatchError: a kernel does not fit its schema.
-        NoBackendError: nothing was loaded.
+        SignatureMismatchError: a kernel's types differ from its schema.
+        NoBackendError: no library was loaded.
     """
     _check_torch(torch.__version__)
     plugins = list(_discover())
     for name, plugin in plugins:
-        _check_version(name, plugin)  # of all, before any of them defines the operators
+        _check_version(name, plugin)  # all of them, before the first one defines the operators
     backends = tuple(_load(name, plugin) for name, plugin in plugins)
     if not any(backend.loaded for backend in backends):
         skipped = "".join(f"\n  {b.name}: {b.reason}" for b in backends)
         raise errors.NoBackendError(
-            "fusewheel found no kernel wheel it can use; its CPU kernels come with "
+            "fusewheel found no kernel wheel that it can use. Install the CPU kernels with "
             f"`pip install fusewheel-cpu=={__version__}`."
             + (f" Installed, but not usable here:{skipped}" if skipped else "")
         )
@@ -84,7 +84,7 @@ def load_backends() -> tuple[Backend, ...]:
 
 
 def _discover() -> Iterator[tuple[str, Plugin]]:
-    # The same wheel can be seen twice (two installations on sys.path); the first is what imports.
+    # With two installations on sys.path a wheel is listed twice; Python imports the first.
     seen: set[str] = set()
     for entry_point in metadata.entry_points(group=GROUP):
         if entry_point.name in seen:
@@ -94,9 +94,9 @@ def _discover() -> Iterator[tuple[str, Plugin]]:
             plugin = entry_point.load()
         except NotADirectoryError as error:
             raise errors.LibraryLoadError(
-                f"the backend '{entry_point.name}' ({entry_point.value}) lies inside a zip file "
-                f"({error.filename}), from where no system loads a library; install it unpacked, "
-                "as pip does"
+                f"the backend '{entry_point.name}' ({entry_point.value}) is inside a zip file "
+                f"({error.filename}), and no system can load a library from there; install it "
+                "unpacked, as pip does"
             ) from error
         except Exception as error:
             raise errors.LibraryLoadError(
@@ -104,7 +104,7 @@ def _discover() -> Iterator[tuple[str, Plugin]]:
                 f"be imported: {error}"
             ) from error
         missing = [name for name in _PROVIDED if not hasattr(plugin, name)]
-        if missing:  # what is left of a package that was removed by hand, for example
+        if missing:  # for example because somebody deleted files of the package
             raise errors.LibraryLoadError(
                 f"the backend '{entry_point.name}' ({entry_point.value}) is installed but provides "
                 f"no {', '.join(missing)}; install it again"
@@ -117,7 +117,7 @@ def _check_version(name: str, plugin: Plugin) -> None:
     if version != __version__:
         raise errors.VersionMismatchError(
             f"fusewheel {__version__} found the backend '{name}' of version {version} "
-            f"({plugin.library.parent}); their operators may differ. Install both in one version: "
+            f"({plugin.library.parent}); their operators may differ. Install one version of both: "
             f"`pip install fusewheel=={__version__} fusewheel-{name}=={__version__}`"
         )
 
@@ -141,7 +141,7 @@ def _load_library(name: str, plugin: Plugin) -> None:
     try:
         torch.ops.load_library(str(plugin.library))
     except OSError as error:
-        # torch puts the system's own words into the cause.
+        # torch puts the message of the system into the cause.
         raise errors.LibraryLoadError(
             f"the library of the backend '{name}' does not load: {error.__cause__ or error} "
             f"(built for torch >= {plugin.facts['torch']}; found torch {torch.__version__})"
@@ -161,16 +161,16 @@ def _check_torch(version: str) -> None:
 
 
 def _check_schemas(name: str, handle: ctypes.CDLL) -> None:
-    # The library beside it is not loaded where the process has one of that SONAME already.
+    # The schema library beside it was not loaded if the process already had one of that SONAME.
     if not hasattr(handle, "fusewheel_schema_version"):
-        return  # a backend of somebody else's that does not bring the schemas
+        return  # a backend of another project, without the schemas
     handle.fusewheel_schema_version.restype = ctypes.c_char_p
     version = handle.fusewheel_schema_version().decode()
     if version != __version__:
         raise errors.VersionMismatchError(
-            f"the backend '{name}' of version {__version__} met the schemas of version {version}: "
-            "another copy of fusewheel was loaded into this process before. Start a new process "
-            "and load one of them"
+            f"the backend '{name}' of version {__version__} found the schemas of version "
+            f"{version}: this process has already loaded another copy of fusewheel. Start a new "
+            "process and load one copy only"
         )
 
 
@@ -188,7 +188,7 @@ def _check_signatures(name: str, handle: ctypes.CDLL) -> None:
 
 
 def signature_of(schema: torch.FunctionSchema) -> str:
-    """A schema's types alone, spelled as the kernel libraries spell theirs."""
+    """The types of a schema, spelled as in the kernel libraries."""
     arguments = ", ".join(_type_name(argument) for argument in schema.arguments)
     results = [_type_name(result) for result in schema.returns]
     returned = results[0] if len(results) == 1 else f"({', '.join(results)})"
@@ -196,6 +196,6 @@ def signature_of(schema: torch.FunctionSchema) -> str:
 
 
 def _type_name(argument: torch.Argument) -> str:
-    # `real_type` where there is one: `type` shows int for ScalarType and its kin.
+    # `type` shows int for ScalarType and Layout; `real_type`, where it exists, does not.
     text = str(getattr(argument, "real_type", argument.type))
     return text.replace("Optional[Tensor]", "Tensor?")

@@ -1,20 +1,20 @@
-"""Compiler: puts fusewheel's operators into unmodified models.
+"""The compiler: replaces parts of unmodified models by fused operators.
 
 ``torch.compile(model, backend="fusewheel")`` finds `backend` through the entry-point group
-``torch_dynamo_backends``; `export` gives an ExportedProgram; `explain` reports what either does to
-a model. Importing this package loads neither Dynamo nor Inductor.
+``torch_dynamo_backends``. `export` returns an ExportedProgram. `explain` prints what either of them
+replaces in a model. Importing this package loads neither Dynamo nor Inductor.
 """
 
 from __future__ import annotations
 
-from .backend import backend
-from .explain import explain
-from .export import export
-from .pattern import Builder, Context, Match, Pattern, Refuse
-from .registry import register, unregister
-from .report import AttentionCall, GraphBreak, Refusal, Replacement, Report
-from .rewrite import rewrite
-from .switches import Disabled, disable, disabled
+from fusewheel.compiler.entry.dynamo import backend
+from fusewheel.compiler.entry.explain import explain
+from fusewheel.compiler.entry.export import export
+from fusewheel.compiler.ir.pattern import Builder, Context, Match, Pattern, Refuse
+from fusewheel.compiler.match.registry import register, unregister
+from fusewheel.compiler.match.report import AttentionCall, GraphBreak, Refusal, Replacement, Report
+from fusewheel.compiler.match.rewrite import rewrite
+from fusewheel.compiler.match.switches import Disabled, disable, disabled
 
 __all__ = [
     "AttentionCall",

@@ -1,4 +1,4 @@
-"""Worker processes: an object that lives in its own process and executes one call at a time."""
+"""Worker processes: an object in a process of its own, which executes one call at a time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Child:
         handle, log = tempfile.mkstemp(suffix=".log", dir=folder)
         os.close(handle)
         self._log = Path(log)
-        # A fresh interpreter: environment variables of the allocator are read at its start.
+        # A new interpreter, because the allocator reads its environment variables at the start.
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, log, factory))
@@ -70,7 +70,7 @@ class Child:
 
 def _serve(pipe: Connection, log: str, factory: Callable[[], Any]) -> None:
     """The worker's end: build the object, then execute calls until the pipe closes."""
-    # Warnings and progress bars of the libraries would run into the parent's output.
+    # Otherwise warnings and progress bars of libraries would mix with the parent's output.
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -93,7 +93,7 @@ def _serve(pipe: Connection, log: str, factory: Callable[[], Any]) -> None:
 
 @contextlib.contextmanager
 def _environment(env: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for a while."""
+    """Set environment variables during a block."""
     before = {name: os.environ.get(name) for name in env}
     os.environ.update(env)
     try:

@@ -10,19 +10,19 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from fusewheel.demo import chart, report
 from fusewheel.demo.child import ChildError
 from fusewheel.demo.isa import LEVELS
+from fusewheel.demo.models.weights import MissingDependencyError, check_dependencies
 from fusewheel.demo.progress import Progress
 from fusewheel.demo.run import prepare, run_demo
 from fusewheel.demo.settings import FORMATS, MODES, QUICK, Settings
-from fusewheel.demo.weights import MissingDependencyError, check_dependencies
+from fusewheel.demo.show import chart, report
 
 _DESCRIPTION = """\
-Run SmolLM2-135M-Instruct in eager PyTorch, Inductor and fusewheel: generate a text from a real
-prompt, take training steps, compare the results token by token, and print times and memory. Then
-the same with the file's own 4-bit weights, beside llama.cpp.
-Exits with 1 if a mode fails or, in fp32, computes something else than eager PyTorch."""
+Run SmolLM2-135M-Instruct in eager PyTorch, with Inductor and with fusewheel: generate a text from a
+real prompt, take training steps, compare the results token by token, and print times and memory.
+Then do the same with the file's own 4-bit weights, beside llama.cpp.
+The exit status is 1 if a mode fails, or if its results in fp32 differ from eager PyTorch's."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -116,20 +116,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--isa",
         choices=LEVELS,
-        help="hold PyTorch, oneDNN, MKL, Inductor and fusewheel to the instructions of an older "
-        "CPU (llama.cpp uses what its build has)",
+        help="restrict PyTorch, oneDNN, MKL, Inductor and fusewheel to the instructions of an "
+        "older CPU (llama.cpp uses those of its build)",
     )
     parser.add_argument(
         "--no-llama-cpp",
         dest="llama_cpp",
         action="store_false",
-        help="leave llama.cpp out; else it runs the same file if xllamacpp is installed",
+        help="leave llama.cpp out (by default it runs the same file if xllamacpp is installed)",
     )
     parser.add_argument(
         "--threads",
         type=_positive,
         metavar="N",
-        help="threads PyTorch may use (default: its own choice)",
+        help="the number of threads of PyTorch (default: PyTorch chooses)",
     )
     return parser
 
@@ -150,7 +150,7 @@ def _dtype_list(text: str) -> tuple[str, ...]:
 
 
 def _output(text: str) -> Path:
-    """A path for results: better refused now than after minutes of work."""
+    """A path for results; it is checked before the minutes of work and not after them."""
     path = Path(text)
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")

@@ -1,4 +1,4 @@
-"""The logits of a model in float64, which those of the 4-bit weights are judged by."""
+"""The logits of a model in float64, with which those of 4-bit weights are compared."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-# Positions at the end of the prompt.
+# The number of positions at the end of the prompt whose logits are compared.
 _POSITIONS = 32
 
 
 class _Float64(TorchFunctionMode):
-    """Computes in float64 what a model asks to be computed in float32: norms, rotary angles."""
+    """Computes in float64 what a model casts to float32: norms, rotary angles."""
 
     def __torch_function__(
         self,

@@ -1,8 +1,8 @@
-"""Hold every library of a process to the instructions of an older CPU."""
+"""Restricts all libraries of a process to the instructions of an older CPU."""
 
 from __future__ import annotations
 
-# Each library has a variable of its own and reads it once, so they are set before it starts.
+# Each library has its own variable and reads it once, so they are set before the process starts.
 LEVELS: dict[str, dict[str, str]] = {
     "avx2": {
         "ATEN_CPU_CAPABILITY": "avx2",

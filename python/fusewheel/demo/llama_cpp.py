@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from fusewheel.demo import memory
+from fusewheel.demo.models.weights import BUNDLE_FILE
 from fusewheel.demo.settings import LLAMA_CPP, Settings
-from fusewheel.demo.weights import BUNDLE_FILE
 
 PACKAGE = "xllamacpp"
 
 
 def why_not(settings: Settings) -> str | None:
-    """Why llama.cpp is left out of a run; None if it is not."""
+    """Why llama.cpp is left out of a run; None if it runs."""
     if not settings.llama_cpp:
         return f"{LLAMA_CPP} (not asked for)"
     if importlib.util.find_spec(PACKAGE) is None:
         return f'{LLAMA_CPP} (the package {PACKAGE} is not installed: pip install "{PACKAGE}")'
     if settings.layers is not None:
-        return f"{LLAMA_CPP} (it runs the whole model only)"
+        return f"{LLAMA_CPP} (it can only run the whole model)"
     return None
 
 
@@ -71,9 +71,9 @@ class LlamaSession:
         }
 
     def first(self, phase: str) -> dict[str, Any]:
-        """The first run of a phase, whose tokens the later ones repeat."""
+        """The first run of a phase, which gives the tokens for the later runs."""
         if phase == "prefill":
-            # Token by token in the answer, which a timed run is spared.
+            # With the tokens in the answer, which timed runs do not ask for.
             choice = self._complete(logprobs=1)["choices"][0]
             self._tokens = [token["id"] for token in choice["logprobs"]["content"]]
         return self.run(phase) | {"graphs": 0, "graph_breaks": 0, "replacements": {}}
@@ -85,7 +85,7 @@ class LlamaSession:
     def run(self, phase: str) -> dict[str, Any]:
         """Run a phase once: its seconds and its tokens."""
         if phase == "prefill":
-            # One request does both: decoding, the next phase, only reads its part of the answer.
+            # One request does prefill and decoding; the phase decode reads its part of the answer.
             self._answer = self._complete()
             milliseconds, tokens = self._answer["timings"]["prompt_ms"], self._tokens[:1]
         else:

@@ -17,14 +17,14 @@ _SCALE = 2.0
 
 
 class Adapted(nn.Module):
-    """A linear layer, frozen, plus ``scale * up @ down`` of rank `RANK`, which is trained."""
+    """A frozen linear layer plus a trained ``scale * up @ down`` of rank `RANK`."""
 
     def __init__(self, linear: Linear) -> None:
         super().__init__()
         self.linear = linear
         size = linear.in_features
         self.down = nn.Parameter(torch.randn(RANK, size) / math.sqrt(size))
-        # Zero: the first step starts from the model as it was.
+        # Zeros, so that the first step starts from the unchanged model.
         self.up = nn.Parameter(torch.zeros(linear.out_features, RANK))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ class Adapted(nn.Module):
 
 
 def add_adapters(layers: nn.Module) -> list[nn.Parameter]:
-    """Adapt every linear layer inside `layers`, freeze the rest; returns what is to be trained."""
+    """Adapt every linear layer in `layers`, freeze the rest; returns the trained parameters."""
     layers.requires_grad_(False)
     torch.manual_seed(0)
     for parent, name, linear in list(_linear_layers(layers)):

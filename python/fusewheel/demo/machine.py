@@ -1,4 +1,4 @@
-"""The machine and the versions as a process sees them."""
+"""The machine and the versions that a process finds."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 
 def facts() -> dict[str, Any]:
-    """What the heading of the demo's report says."""
+    """The facts in the heading of the demo's report."""
     import transformers
 
     return hardware() | {"transformers": transformers.__version__}
 
 
 def hardware() -> dict[str, Any]:
-    """What any figure taken here depends on; the benchmark says it too."""
+    """The facts that every figure depends on; the benchmark uses them too."""
     import torch
 
     return {
@@ -29,11 +29,13 @@ def hardware() -> dict[str, Any]:
 
 
 def _capability() -> str:
-    """The vector instructions PyTorch uses, and what makes bf16 matrices fast if it is there."""
+    """The vector instructions that PyTorch uses, and instructions for bf16 matrices if there are
+    any.
+    """
     import torch
 
     level = torch.backends.cpu.get_cpu_capability()
-    # Newer than the oldest torch we support, and blind to a level that was asked for.
+    # The oldest supported torch does not have it, and it ignores a level that was asked for.
     found: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     extras = {"avx512_bf16": "AVX512-BF16", "amx_bf16": "AMX-BF16"}
     names = [name for key, name in extras.items() if found.get(key) and level == "AVX512"]
@@ -41,7 +43,7 @@ def _capability() -> str:
 
 
 def _cpu_name() -> str:
-    from ..compiler import processor
+    from fusewheel.compiler.cost import processor
 
     name = processor.of_cpuinfo("model name")
     return name or platform.processor() or platform.machine()

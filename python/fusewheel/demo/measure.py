@@ -1,4 +1,4 @@
-"""Measure all modes: one worker process per mode, its competitors' repeats interleaved."""
+"""Measures all modes: each mode has a worker process, and the modes take turns."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 from fusewheel.demo import isa
 from fusewheel.demo.child import Child, ChildError
 from fusewheel.demo.llama_cpp import LlamaSpec, why_not
+from fusewheel.demo.models.session import SessionSpec
 from fusewheel.demo.progress import Progress
-from fusewheel.demo.results import GENERATION, LORA, TRAINING, ModeResult, PhaseResult
-from fusewheel.demo.session import SessionSpec
 from fusewheel.demo.settings import DTYPES, INT4, INT4_INT8, LLAMA_CPP, Settings
+from fusewheel.demo.show.results import GENERATION, LORA, TRAINING, ModeResult, PhaseResult
 
 # Compiling for training takes about 0.6 of the time of the two graphs of generation.
 _TRAINING_ESTIMATE = 0.7
 _TRAINING_MARGIN_S = 10.0
-# A median wants that many, however late it is.
+# A median needs at least so many repeats, even if the time limit is over.
 _LEAST_REPEATS = 3
 
 
 @dataclass
 class Measurements:
-    """What `measure` brings home."""
+    """The results of `measure`."""
 
     results: list[ModeResult] = field(default_factory=list)
     machine: dict[str, Any] = field(default_factory=dict)
@@ -38,7 +38,7 @@ def environment(settings: Settings, folder: Path, mode: str, dtype: str) -> dict
         **isa.limits(settings.isa),
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_VERBOSITY": "error",
-        # Fresh pages cost more than a fused operator saves: the allocator keeps what it has.
+        # The allocator keeps freed memory, because new pages cost more than a fused operator saves.
         # Older versions of glibc refuse large thresholds, hence also "no mappings at all".
         "MALLOC_MMAP_THRESHOLD_": str(2**40),
         "MALLOC_TRIM_THRESHOLD_": str(2**40),
@@ -130,7 +130,7 @@ def _competitors(settings: Settings, dtype: str) -> list[tuple[str, str]]:
 
 
 def _training_phases(dtype: str) -> tuple[str, ...]:
-    """The weights of 4 bits are frozen: there adapters are trained, once is enough."""
+    """For 4-bit weights, which are frozen, adapters are trained, in one mode each."""
     return TRAINING if dtype in DTYPES else LORA if dtype == INT4 else ()
 
 
@@ -205,7 +205,7 @@ def _memory(worker: _Worker, part: str, long_s: float, progress: Progress) -> No
 
 
 def _logits(worker: _Worker, progress: Progress) -> None:
-    """How exact the logits of 4-bit weights are; compiled modes are compared by their tokens."""
+    """The error of the logits of 4-bit weights; compiled modes are compared by their tokens."""
     if not worker.alive or worker.result.mode != "eager" or worker.result.dtype in DTYPES:
         return
     with progress.step(f"{worker.name}: compare the logits with float64") as step:

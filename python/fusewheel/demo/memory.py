@@ -1,4 +1,4 @@
-"""Peak resident memory of this process, from a chosen moment on where the system allows it."""
+"""The peak resident memory of this process, since a chosen moment if the system supports that."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _RESET_PEAK = "5"
 
 
 def reset_peak() -> bool:
-    """Give free memory back and forget the peak so far; False where that is impossible."""
+    """Give free memory back and reset the peak; False if the system does not support that."""
     gc.collect()
-    # The allocator is told to keep what it freed, which would count as in use.
+    # The allocator was told to keep freed memory, which would count as used.
     with contextlib.suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
     try:
@@ -45,7 +45,7 @@ def peak_bytes() -> int | None:
 def of_phases(
     run: Callable[[str], dict[str, Any]], phases: Sequence[str], long_s: float
 ) -> dict[str, Any]:
-    """Run the phases: the peak meanwhile, and the seconds of those that took more than `long_s`."""
+    """Run the phases; returns the peak, and the seconds of phases that took more than `long_s`."""
     steady = reset_peak()
     seconds = {phase: run(phase)["seconds"] for phase in phases}
     long = {phase: taken for phase, taken in seconds.items() if taken > long_s}

@@ -1,4 +1,4 @@
-"""Progress while the demo works: a live line on a terminal, plain lines elsewhere."""
+"""Shows the progress of the demo: a live line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Progress:
         step.finish(failed=False)
 
     def live(self, text: str) -> None:
-        """Rewrite the live line; nothing is shown where the output is no terminal."""
+        """Rewrite the live line; shows nothing if the output is not a terminal."""
         if self._is_terminal:
             # A line that wraps could not be rewritten.
             room = shutil.get_terminal_size().columns - 1

@@ -6,16 +6,16 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from fusewheel.demo import formats
-from fusewheel.demo.checks import run_checks
 from fusewheel.demo.child import Child
 from fusewheel.demo.llama_cpp import why_not
 from fusewheel.demo.measure import environment, measure
+from fusewheel.demo.models import formats
+from fusewheel.demo.models.weights import Preparer, decode_text
 from fusewheel.demo.progress import Progress
-from fusewheel.demo.report import Report
-from fusewheel.demo.results import Labels, ModeResult, rows
 from fusewheel.demo.settings import BATCH, FORMATS, INT4, SEQUENCE, Settings
-from fusewheel.demo.weights import Preparer, decode_text
+from fusewheel.demo.show.checks import run_checks
+from fusewheel.demo.show.report import Report
+from fusewheel.demo.show.results import Labels, ModeResult, rows
 
 
 def prepare(settings: Settings, folder: Path, progress: Progress) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def run_demo(settings: Settings, folder: Path, model: dict[str, Any], progress: 
 def _text(
     settings: Settings, results: list[ModeResult], folder: Path, end_of_text: int | None
 ) -> str | None:
-    """The text of the reference mode in the first dtype, or of any mode that got that far."""
+    """The text of the reference mode in the first dtype, or of another mode that generated one."""
     candidates = sorted(results, key=lambda result: result.mode != settings.reference)
     for result in candidates:
         if result.tokens:
@@ -59,7 +59,7 @@ def _text(
 
 
 def _left_out(settings: Settings, model: dict[str, Any]) -> list[str]:
-    """What the full run does and this one does not."""
+    """What the full run does and this run does not."""
     reason = why_not(settings) if INT4 in settings.dtypes else None
     missing = [reason] if reason else []
     if not settings.quick:

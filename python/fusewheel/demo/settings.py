@@ -1,4 +1,4 @@
-"""What one run of the demo measures."""
+"""The settings of a run of the demo."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BATCH, SEQUENCE = 4, 128
 
 @dataclass(frozen=True)
 class Settings:
-    """The choices behind one run; the defaults are those of the full run."""
+    """The settings of a run; the defaults are those of the full run."""
 
     modes: tuple[str, ...] = MODES
     dtypes: tuple[str, ...] = FORMATS

@@ -1,4 +1,4 @@
-"""What autocast makes of an operator's arguments."""
+"""How autocast converts an operator's arguments."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusewheel._operator import Arguments, Operator
+from fusewheel._torch.dispatcher import autocast_off
+from fusewheel._torch.overloads import shortest_call
+from fusewheel.dispatch.operator import Arguments, Operator
 
 
 def autocast_kernel(operator: Operator, device: str) -> Callable[..., Any]:
-    """The kernel for `Autocast<device>`: casts, then the operator without autocast."""
-    call = operator.overload._op
-    key = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"Autocast{device}"))
+    """The kernel for `Autocast<device>`: it casts, then calls the operator without autocast."""
+    call = shortest_call(operator.overload)
+    without_autocast = autocast_off(device)
     lower = device.lower() if operator.autocast == "lower" else None
     written = operator.mutates
     left_alone = operator.statistics
@@ -30,13 +32,13 @@ def autocast_kernel(operator: Operator, device: str) -> Callable[..., Any]:
         dtypes = {a.dtype for i, a in enumerate(arguments) if changes(i, a)}
         if written is not None and isinstance(arguments[written], Tensor):
             arguments = cast(arguments, arguments[written].dtype)
-        # Nothing is taken from float64, as PyTorch's own rules have it.
+        # float64 is never lowered, as in PyTorch's own rules.
         elif torch.float64 not in dtypes:
             if lower is not None:
                 arguments = cast(arguments, torch.get_autocast_dtype(lower))
             elif len(dtypes) > 1:
                 arguments = cast(arguments, functools.reduce(torch.promote_types, dtypes))
-        with torch._C._ExcludeDispatchKeyGuard(key):
+        with without_autocast():
             return call(*arguments)
 
     return kernel

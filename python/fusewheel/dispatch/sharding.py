@@ -1,9 +1,9 @@
-"""How an operator runs on pieces of its tensors: the rules that declarations name.
+"""Sharding rules: on which pieces of its tensors an operator can run.
 
-A rule is called with an operator's arguments, of which it reads the shapes of the tensors and the
-settings, and yields every `Layout` in which the pieces can be computed apart. It says so for one
-dimension of a device mesh, and knows nothing of `torch.distributed`, which `fusewheel.distributed`
-hands the rules to. Keeping everything whole on every device always works and is left out.
+A rule is called with an operator's arguments. It reads the shapes of the tensors and the settings,
+and yields every `Layout` in which each device can compute its piece alone, for one dimension of a
+device mesh. Whole tensors on every device always work and are left out. The rules do not know
+`torch.distributed`; `fusewheel.distributed` translates them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ REPLICATE: Literal["replicate"] = "replicate"
 """Every device has the whole tensor."""
 
 PARTIAL: Literal["partial"] = "partial"
-"""The tensor is the sum of what the devices have."""
+"""The tensor is the sum of the tensors of all devices."""
 
 Place = int | Literal["replicate", "partial"]
-"""Where a tensor is: a number is the dimension that is cut into pieces."""
+"""How a tensor is placed: cut into pieces along the dimension of this number, or as above."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Layout:
     """One way to divide an operator's work.
 
     Attributes:
-        inputs: a place for each argument, None for those that are no tensors.
+        inputs: a place for each argument, None for those that are not tensors.
         outputs: a place for each result.
-        even: whether it holds only where all pieces have one size.
+        even: whether all pieces must have the same size.
     """
 
     inputs: tuple[Place | None, ...]
@@ -43,12 +43,12 @@ Rule = Callable[..., Iterator[Layout]]
 
 
 def is_tensor(argument: Any) -> bool:
-    """Whether an argument is a tensor, or what stands for one: it has a shape."""
+    """Whether an argument is a tensor or stands for one, which means that it has a shape."""
     return hasattr(argument, "shape")
 
 
 def places(arguments: Sequence[Any], where: Mapping[int, Place]) -> tuple[Place | None, ...]:
-    """A place for each tensor among the arguments: whole, if it is not in `where`."""
+    """A place for each tensor among the arguments; whole if the argument is not in `where`."""
     return tuple(
         where.get(i, REPLICATE) if is_tensor(argument) else None
         for i, argument in enumerate(arguments)
@@ -57,18 +57,18 @@ def places(arguments: Sequence[Any], where: Mapping[int, Place]) -> tuple[Place 
 
 @dataclass(frozen=True)
 class Elementwise:
-    """The rule of operands that broadcast, and results of the broadcast shape: cut along any
-    dimension.
+    """The rule of operators whose operands broadcast: they can be cut along any dimension.
 
     Attributes:
-        outputs: how many results there are.
-        sums: places of the arguments of which the result is a sum then.
+        outputs: the number of results, all of the broadcast shape.
+        sums: placements of the arguments for which the result is a partial sum.
     """
 
     outputs: int = 1
     sums: tuple[tuple[Place, ...], ...] = ()
 
     def __call__(self, *arguments: Any) -> Iterator[Layout]:
+        """The layouts in which these arguments may be cut."""
         shapes = {i: tuple(a.shape) for i, a in enumerate(arguments) if is_tensor(a)}
         size = torch.broadcast_shapes(*shapes.values())
         for dim in range(-len(size), 0):
@@ -85,11 +85,12 @@ class Elementwise:
 
 
 def row_wise(along: Sequence[int], outputs: Sequence[Literal["rows", "sum"]]) -> Rule:
-    """Rows that know nothing of each other, the last dimension being whole.
+    """The rule of operators that compute each row alone; the last dimension stays whole.
 
     Args:
-        along: the arguments that have these rows, with or without the last dimension.
-        outputs: what has a value (or more) for each row, and what sums over the rows.
+        along: indices of the arguments that have these rows, with or without the last dimension.
+        outputs: for each result, `"rows"` if it has values for each row, `"sum"` if it sums over
+            the rows.
     """
 
     def rule(*arguments: Any) -> Iterator[Layout]:
@@ -105,14 +106,14 @@ def row_wise(along: Sequence[int], outputs: Sequence[Literal["rows", "sum"]]) ->
 def linear(
     arguments: Sequence[Any], given: Sequence[int], taken: Mapping[int, Place], even: bool = False
 ) -> Iterator[Layout]:
-    """A linear layer: its rows cut, or its weight, as tensor parallelism does.
+    """The layouts of a linear layer: its rows are cut, or its weight, as in tensor parallelism.
 
     Args:
-        arguments: the operator's; the first has the features taken in its last dimension.
-        given: the arguments that have the features given, in their first dimension.
-        taken: where the other arguments are if the features taken are cut. The result is a sum of
-            what the devices have then.
-        even: whether the features taken can be cut into pieces of one size only.
+        arguments: those of the operator; the last dimension of the first is the in features.
+        given: indices of the arguments whose first dimension is the out features.
+        taken: the places of the other arguments if the in features are cut. The result is a partial
+            sum then.
+        even: whether the in features can only be cut into pieces of the same size.
     """
     last = len(arguments[0].shape) - 1
     for dim in range(last):
@@ -124,7 +125,9 @@ def linear(
 def linear_backward(
     arguments: Sequence[Any], given: Sequence[int], taken: Mapping[int, Place], even: bool = False
 ) -> Iterator[Layout]:
-    """The gradient of a linear layer's input, the first argument being that of its result."""
+    """The layouts of the gradient of a linear layer's input; the first argument is the gradient of
+    its result.
+    """
     last = len(arguments[0].shape) - 1
     for dim in range(last):
         yield Layout(places(arguments, {0: dim}), (dim,))

@@ -1,9 +1,9 @@
-"""`torch.func.vmap`: samples of a batch are more rows, and the kernel is called once for all.
+"""`torch.func.vmap` calls a kernel once for all samples of a batch, as more rows.
 
-What a sharding rule (`_sharding.py`) says of pieces on several devices holds for samples too: which
-tensors can be cut so, and which every piece needs whole. Where no layout of a rule fits (a weight
-for each sample, a gradient that sums over rows) the reference runs, for whose operators PyTorch has
-rules.
+The sharding rule of an operator (`sharding.py`) says along which dimension tensors can be cut into
+pieces. Along that dimension samples can be put together. If no layout of the rule fits (a weight
+for each sample, a gradient that sums over rows), the reference runs, which is made of operators
+that PyTorch has `vmap` rules for.
 """
 
 from __future__ import annotations
@@ -14,16 +14,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor
-from torch._C._functorch import (
-    TransformType,
-    _add_batch_dim,
-    _unwrap_batched,
-    peek_interpreter_stack,
-)
-from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 
-from fusewheel._operator import Arguments, Operator
-from fusewheel._sharding import PARTIAL, Elementwise, Layout
+from fusewheel._torch.functorch import Batching, in_vmap
+from fusewheel.dispatch.operator import Arguments, Operator
+from fusewheel.dispatch.promise import promise
+from fusewheel.dispatch.sharding import PARTIAL, Elementwise, Layout
 
 
 @dataclass(frozen=True)
@@ -31,9 +26,9 @@ class Batch:
     """The arguments of all samples.
 
     Attributes:
-        size: the number of samples, not 0.
-        arguments: tensors, with the dimension of the samples where they have it, and settings.
-        dims: which dimension that is; None for what all samples share.
+        size: the number of samples, at least 1.
+        arguments: tensors, which may have a dimension for the samples, and settings.
+        dims: the dimension of the samples in each argument; None for what all samples share.
     """
 
     size: int
@@ -41,7 +36,7 @@ class Batch:
     dims: tuple[int | None, ...]
 
     def along(self, i: int, place: int) -> Tensor:
-        """A view of a tensor that has the samples in dimension `place`, be it shared or not."""
+        """A view of argument `i` with the samples in dimension `place`, expanded if shared."""
         tensor: Tensor = self.arguments[i]
         dim = self.dims[i]
         if dim is not None:
@@ -51,7 +46,7 @@ class Batch:
         return tensor.unsqueeze(place).expand(shape)
 
     def shapes(self, in_front: bool = False) -> list[Any]:
-        """What a rule reads: the arguments of one sample, or of all in a new first dimension."""
+        """The arguments for a rule: those of one sample, or of all in a new first dimension."""
         found = []
         for argument, dim in zip(self.arguments, self.dims, strict=True):
             if isinstance(argument, Tensor):
@@ -70,9 +65,9 @@ class Call:
     """One call for all samples.
 
     Attributes:
-        arguments: those of the operator.
-        finish: what makes of its results some that have the samples in a dimension of their own.
-        places: that dimension for each result; None for what is the same for all samples.
+        arguments: the operator's arguments.
+        finish: gives the results a dimension of their own for the samples.
+        places: that dimension for each result; None for a result that all samples share.
     """
 
     arguments: tuple[Any, ...]
@@ -81,24 +76,25 @@ class Call:
 
 
 def transform_kernel(operator: Operator) -> Callable[..., Any]:
-    """The kernel that comes first wherever a transform of `torch.func` is active."""
-    reference = operator.reference
+    """The kernel that runs first while a transform of `torch.func` is active."""
+    promised_by = promise(operator)
 
     def kernel(*arguments: Any) -> Any:
-        layer = peek_interpreter_stack()
-        if layer is not None and layer.key() == TransformType.Vmap:
+        # What runs may be the reference, which takes more than the kernel does.
+        promised_by(*arguments)
+        if in_vmap():
             return _vmap(operator, arguments)
-        return reference(*arguments)
+        return operator.reference(*arguments)
 
     return kernel
 
 
 def _vmap(operator: Operator, arguments: Arguments) -> Any:
-    interpreter: Any = retrieve_current_functorch_interpreter()
-    level, size = interpreter.level(), interpreter.batch_size()
-    found = [_unwrap_batched(a, level) if isinstance(a, Tensor) else (a, None) for a in arguments]
+    batching = Batching()
+    size = batching.size
+    found = [batching.unwrap(a) if isinstance(a, Tensor) else (a, None) for a in arguments]
     values, dims = zip(*found, strict=True)
-    with interpreter.lower():
+    with batching.outside():
         if all(dim is None for dim in dims):
             return operator.overload(*values)
         call = one_call(operator, Batch(size, values, dims)) if size else None
@@ -110,7 +106,7 @@ def _vmap(operator: Operator, arguments: Arguments) -> Any:
     if operator.mutates is not None:
         return None
     wrapped = tuple(
-        r if place is None else _add_batch_dim(r, place, level)
+        r if place is None else batching.wrap(r, place)
         for r, place in zip(results, call.places, strict=True)
     )
     return wrapped if isinstance(result, tuple) else wrapped[0]
@@ -127,7 +123,7 @@ def one_call(operator: Operator, batch: Batch) -> Call | None:
     if operator.mutates is not None:
         read = list(batch.dims)
         written = read[operator.mutates] if operator.in_place else read.pop(operator.mutates)
-        # No room for the results, or one result for all.
+        # The written argument has no dimension for the samples, or nothing that is read has one.
         if written is None or not any(dim is not None for dim in read):
             return None
     if isinstance(operator.sharding, Elementwise):
@@ -136,7 +132,7 @@ def one_call(operator: Operator, batch: Batch) -> Call | None:
 
 
 def _aligned(batch: Batch, rule: Elementwise) -> Call:
-    """Samples in a new first dimension, before those that broadcast."""
+    """Samples in a new first dimension, in front of the dimensions that broadcast."""
     shapes = [a.shape for a in batch.shapes() if isinstance(a, SimpleNamespace)]
     rank = max(map(len, shapes))
 
@@ -166,7 +162,7 @@ def _in_front(operator: Operator, batch: Batch) -> Call | None:
 
 
 def _folded(operator: Operator, batch: Batch) -> Call | None:
-    """Samples one after the other in a dimension that there is, where the fewest are copied."""
+    """Samples one after the other in an existing dimension: the one with the fewest copies."""
     fitting = _fitting(operator, batch, in_front=False)
     for layout in sorted(fitting, key=lambda layout: _copies(batch, layout)):
         arguments = list(batch.arguments)
@@ -198,7 +194,7 @@ def _unfold(
 
 
 def _fitting(operator: Operator, batch: Batch, in_front: bool) -> Iterator[Layout]:
-    """The layouts that cut whatever has samples."""
+    """The layouts that cut every argument that has samples."""
     assert operator.sharding is not None
     for layout in operator.sharding(*batch.shapes(in_front)):
         own = (p for p, dim in zip(layout.inputs, batch.dims, strict=True) if dim is not None)
@@ -209,16 +205,16 @@ def _fitting(operator: Operator, batch: Batch, in_front: bool) -> Iterator[Layou
 def _places(
     operator: Operator, layout: Layout, arguments: Arguments
 ) -> tuple[int | None, ...] | None:
-    """Where the samples are in the results; None if the operator does not take these arguments, or
-    sums over samples.
+    """The dimension of the samples in each result; None if the operator refuses these arguments or
+    would sum over samples.
     """
     try:
-        promised = operator.fake(*arguments)
+        promised = promise(operator)(*arguments)
     except RuntimeError:
         return None
     results = () if promised is None else promised if isinstance(promised, tuple) else (promised,)
     for result, place in zip(results, layout.outputs, strict=True):
-        # What nobody asked for has no elements.
+        # Results that were not asked for have no elements.
         if place == PARTIAL and result.numel():
             return None
     return tuple(place if isinstance(place, int) else None for place in layout.outputs)
@@ -232,7 +228,7 @@ def _copies(batch: Batch, layout: Layout) -> int:
 
 
 def _merges(batch: Batch, layout: Layout, i: int) -> bool:
-    """Whether the samples of an argument lie one after the other, so that none is copied."""
+    """Whether the samples of an argument can be put one after the other without a copy."""
     place: Any = layout.inputs[i]
     view = batch.along(i, place)
     size = view.shape[place + 1]

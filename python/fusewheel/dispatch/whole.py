@@ -1,4 +1,4 @@
-"""Computes on the whole of distributed tensors what has no rule for pieces."""
+"""Computes on whole tensors what has no sharding rule."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate
 def on_whole_tensors(
     function: Callable[..., Sequence[Tensor | None]], *groups: tuple[Any, ...]
 ) -> list[Tensor | None]:
-    """`function` of these groups of arguments on every device, its results replicated."""
+    """`function(*groups)` with every distributed tensor gathered; the results are replicated."""
     mesh: DeviceMesh = next(a.device_mesh for g in groups for a in g if isinstance(a, DTensor))
     results = function(*(tuple(map(_whole, group)) for group in groups))
     return [None if result is None else _replicated(result, mesh) for result in results]

@@ -1,4 +1,4 @@
-"""Fused operators on several devices, beside what DTensor does with the rules it was given."""
+"""Losses for logits whose classes are spread over devices; sharding rules serve everything else."""
 
 from __future__ import annotations
 

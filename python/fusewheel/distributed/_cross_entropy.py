@@ -1,4 +1,4 @@
-"""Cross entropy of logits whose classes are spread over devices, which no device gathers."""
+"""Cross entropy of logits whose classes are spread over devices, without gathering them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fusewheel.distributed._placements import (
     spread_loss,
     vocabulary_dimension,
 )
-from fusewheel.distributed._vocabulary import Loss, Rows, logits_gradient, rows_of
-from fusewheel.ops.cross_entropy import check_reduction
-from fusewheel.ops.cross_entropy import cross_entropy as gathered
+from fusewheel.distributed._vocabulary import Rows, VocabularyLoss, logits_gradient, rows_of
+from fusewheel.ops.loss.cross_entropy import check_reduction
+from fusewheel.ops.loss.cross_entropy import cross_entropy as gathered
 
 
 def cross_entropy(
@@ -32,33 +32,37 @@ def cross_entropy(
     z_loss: float = 0.0,
     softcap: float = 0.0,
 ) -> Tensor:
-    """`fusewheel.cross_entropy` of logits that a column-parallel layer leaves where they are: cut
-    along the classes. Each device reads its own, and three numbers a row are exchanged.
+    """Cross entropy of logits that are cut along the classes, as a column-parallel layer returns
+    them. Each device reads its own classes, and the devices exchange three numbers for each row.
 
-    Logits that are whole, or whose classes do not reach every device, go to
-    `fusewheel.cross_entropy`. First derivatives of the logits only.
+    `fusewheel.cross_entropy` has the formula, and runs if the logits are whole or some device has
+    no classes. The logits have first derivatives only.
 
-    Source: Shoeybi et al., "Megatron-LM" (2019), for the parallel loss; formula and options:
-    `fusewheel.cross_entropy`.
+    Source: Shoeybi et al., "Megatron-LM" (2019) for the parallel loss;
+    `torch.nn.functional.cross_entropy`.
 
     Args:
-        logits: `[..., C]`, cut along the classes over one dimension of the mesh, over the others
-            whole or cut along any other dimension.
-        target: int64 `[...]`, classes or `ignore_index`; a tensor that is not distributed is the
-            same on every device.
-        weight: `[C]`, the factor of each class, likewise; it gets no gradient.
-        ignore_index: see `fusewheel.cross_entropy`, as all that follows.
-        reduction: `"none"`, `"sum"` or `"mean"`.
-        label_smoothing: as there. More than 0 costs two more passes over the logits.
-        z_loss: as there.
-        softcap: as there.
+        logits: `[..., C]`, cut along the classes over one dimension of the mesh. Over the others
+            they may be whole, or cut along another dimension. float32, bfloat16, float16 or
+            float64.
+        target: int64 `[...]`: classes, or `ignore_index`. A tensor that is not distributed must be
+            the same on every device.
+        weight: `[C]`, the factor of each class, with the rule of `target`; it gets no gradient.
+            Default None, which means ones.
+        ignore_index: rows with this target have no loss and no gradient; default -100.
+        reduction: `"mean"` (default), `"sum"` or `"none"`.
+        label_smoothing: as for `fusewheel.cross_entropy`; default 0. Otherwise there are two more
+            passes over the logits.
+        z_loss: as for `fusewheel.cross_entropy`; default 0.
+        softcap: as for `fusewheel.cross_entropy`; default 0.
 
     Returns:
-        The loss in the dtype of `logits`: `[...]`, cut as the rows of `logits` are, or a scalar.
+        The loss in the dtype of `logits`: a scalar, or for `"none"` a tensor `[...]` that is cut
+        like the rows of `logits`.
 
     Raises:
         ValueError: `reduction` is not one of the three, or a shape does not fit.
-        RuntimeError: as `fusewheel.cross_entropy`; `weight` requires a gradient.
+        RuntimeError: as for `fusewheel.cross_entropy`; also if `weight` requires a gradient.
     """
     check_reduction("cross_entropy", reduction)
     check_target("cross_entropy", target, logits)
@@ -83,8 +87,8 @@ def cross_entropy(
 
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, target: Tensor, loss: Loss) -> Tensor:
-        values, rows = rows_of(logits, target, loss, ctx.needs_input_grad[0])
+    def forward(ctx: Any, logits: Tensor, target: Tensor, loss: VocabularyLoss) -> Tensor:
+        values, rows = rows_of(logits, target, loss)
         ctx.loss = loss
         ctx.save_for_backward(logits, *vars(rows).values())
         return values

@@ -1,4 +1,4 @@
-"""A projection and its cross entropy, where the classes of its weight are spread over devices."""
+"""A linear layer and its cross entropy, if the classes of its weight are spread over devices."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
-from fusewheel._rows import wide
 from fusewheel.distributed._placements import (
     check_target,
     distributed,
@@ -18,12 +17,13 @@ from fusewheel.distributed._placements import (
     spread_loss,
     vocabulary_dimension,
 )
-from fusewheel.distributed._vocabulary import Loss, logits_gradient, rows_of
-from fusewheel.ops.cross_entropy import check_reduction
-from fusewheel.ops.linear_cross_entropy import linear_cross_entropy as gathered
+from fusewheel.distributed._vocabulary import VocabularyLoss, logits_gradient, rows_of
+from fusewheel.ops._rows import wide
+from fusewheel.ops.loss.cross_entropy import check_reduction
+from fusewheel.ops.loss.linear_cross_entropy import linear_cross_entropy as gathered
 
 ROWS = 1024
-"""Rows whose logits exist at a time in `linear_cross_entropy`."""
+"""The number of rows whose logits `linear_cross_entropy` computes at a time."""
 
 
 def linear_cross_entropy(
@@ -38,30 +38,39 @@ def linear_cross_entropy(
     z_loss: float = 0.0,
     softcap: float = 0.0,
 ) -> Tensor:
-    """`fusewheel.linear_cross_entropy` with a weight that is cut along the classes: no device has
-    the logits of more than a few rows, and of these only its own classes.
+    """A linear layer and its cross entropy, with a weight that is cut along the classes. Each
+    device computes the logits of its own classes, for 1024 rows at a time.
 
-    Where the weight is whole, or its classes do not reach every device,
-    `fusewheel.linear_cross_entropy` runs. First derivatives only.
+    `fusewheel.linear_cross_entropy` has the formula, and runs if the weight is whole or some device
+    has no classes. There are first derivatives only.
+
+    Source: Shoeybi et al., "Megatron-LM" (2019) for the parallel loss;
+    `torch.nn.functional.cross_entropy` of `torch.nn.functional.linear`.
 
     Args:
-        x: `[..., D]`; gathered over the dimension of the mesh that cuts the classes.
-        weight: `[C, D]`, cut along the classes over one dimension of the mesh, whole over others.
-        target: int64 `[...]`, as for `cross_entropy`.
-        bias: `[C]`, distributed as `weight`; none by default.
-        class_weight: `[C]`, as for `cross_entropy`; it gets no gradient.
-        ignore_index: see `fusewheel.linear_cross_entropy`, as all that follows.
-        reduction: `"none"`, `"sum"` or `"mean"`.
-        label_smoothing: as there.
-        z_loss: as there.
-        softcap: as there.
+        x: `[..., D]`; float32, bfloat16, float16 or float64. It is gathered over the dimension of
+            the mesh that cuts the classes.
+        weight: `[C, D]`, cut along the classes over one dimension of the mesh, whole over the
+            others.
+        target: int64 `[...]`: classes, or `ignore_index`. A tensor that is not distributed must be
+            the same on every device.
+        bias: `[C]`, distributed like `weight`; default None.
+        class_weight: `[C]`, the factor of each class, with the rule of `target`; it gets no
+            gradient. Default None, which means ones.
+        ignore_index: rows with this target have no loss and no gradient; default -100.
+        reduction: `"mean"` (default), `"sum"` or `"none"`.
+        label_smoothing: as for `fusewheel.linear_cross_entropy`; default 0.
+        z_loss: as for `fusewheel.linear_cross_entropy`; default 0.
+        softcap: as for `fusewheel.linear_cross_entropy`; default 0.
 
     Returns:
-        The loss in the dtype of `x`: `[...]`, cut as the rows of `x` are, or a scalar.
+        The loss in the dtype of `x`: a scalar, or for `"none"` a tensor `[...]` that is cut like
+        the rows of `x`.
 
     Raises:
         ValueError: `reduction` is not one of the three, or a shape does not fit.
-        RuntimeError: as `fusewheel.linear_cross_entropy`; `class_weight` requires a gradient.
+        RuntimeError: as for `fusewheel.linear_cross_entropy`; also if `class_weight` requires a
+            gradient.
     """
     check_reduction("linear_cross_entropy", reduction)
     check_target("linear_cross_entropy", target, x)
@@ -85,7 +94,7 @@ def linear_cross_entropy(
     rows[at] = Replicate()
     classes = on_rows(target, mesh, rows)
     spread = spread_loss(weight, weight.shape[0], at, class_weight, options)
-    # What a device gives to a gradient: its classes to that of x, its rows to that of the weight.
+    # A device's part of a gradient: of x the part of its classes, of the weight that of its rows.
     of_x: list[Placement] = [Partial() if i == at else p for i, p in enumerate(rows)]
     of_weight: list[Placement] = [
         Shard(0) if i == at else Partial() if p.is_shard() else p for i, p in enumerate(rows)
@@ -109,33 +118,33 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         target: Tensor,
-        loss: Loss,
+        loss: VocabularyLoss,
         summed: bool,
     ) -> Tensor:
         needs = any(ctx.needs_input_grad[:3])
         ctx.loss, ctx.summed = loss, summed
-        # The gradient of a sum does not depend on what comes; that of single losses does.
+        # The gradients of a summed loss can be computed now and scaled in the backward; those of
+        # single losses cannot.
         ones = wide(x.new_ones(x.shape[:1])) if summed and needs else None
         values, gradients = _chunks(x, weight, bias, target, loss, ones)
-        ctx.save_for_backward(x, weight, bias, target, *gradients)
+        ctx.save_for_backward(*(gradients if summed else (x, weight, bias, target)))
+        ctx.dtypes = [None if t is None else t.dtype for t in (x, weight, bias)]
         return values
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
-        x, weight, bias, target, *gradients = ctx.saved_tensors
         if ctx.summed:
-            # Of a sum: the same for every row.
-            gradients = [g * grad[0] if grad.numel() > 0 else g for g in gradients]
+            # The gradient of a sum is the same for every row.
+            gradients = [g * grad[0] if grad.numel() > 0 else g for g in ctx.saved_tensors]
         else:
+            x, weight, bias, target = ctx.saved_tensors
             gradients = _chunks(x, weight, bias, target, ctx.loss, grad)[1]
-        of_x, of_weight, of_bias = gradients
-        return (
-            of_x.to(x.dtype),
-            of_weight.to(weight.dtype),
-            None if bias is None else of_bias.to(bias.dtype),
-            *(None, None, None),
+        found = (
+            None if dtype is None else g.to(dtype)
+            for g, dtype in zip(gradients, ctx.dtypes, strict=True)
         )
+        return *found, None, None, None
 
 
 def _chunks(
@@ -143,12 +152,12 @@ def _chunks(
     weight: Tensor,
     bias: Tensor | None,
     target: Tensor,
-    loss: Loss,
+    loss: VocabularyLoss,
     grad: Tensor | None,
 ) -> tuple[Tensor, list[Tensor]]:
-    """The loss of each row, and the gradients of x, weight and bias if that of the loss is given.
+    """The loss of each row, and, given its gradient, the gradients of x, weight and bias.
 
-    The last two are summed in the dtype of computation.
+    The gradients of weight and bias are summed in the dtype of computation.
     """
     ops = torch.ops.fusewheel
     values = []
@@ -157,7 +166,7 @@ def _chunks(
     for at in range(0, x.shape[0], ROWS):
         chunk = slice(at, at + ROWS)
         logits = ops.linear(x[chunk], weight, bias)
-        value, rows = rows_of(logits, target[chunk], loss, grad is not None)
+        value, rows = rows_of(logits, target[chunk], loss)
         values.append(value)
         if grad is not None:
             unit = logits_gradient(grad[chunk], logits, rows, loss)

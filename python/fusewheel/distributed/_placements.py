@@ -1,4 +1,4 @@
-"""Where the rows and the classes of a loss lie on a mesh of devices."""
+"""Where the rows and the classes of a loss are on a mesh of devices."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate
 
-from fusewheel._rows import wide
-from fusewheel.distributed._vocabulary import Loss, divisor
+from fusewheel.distributed._vocabulary import VocabularyLoss, divisor
+from fusewheel.ops._rows import wide
 
 
 def check_target(op: str, target: Tensor, x: Tensor) -> None:
@@ -20,7 +20,7 @@ def check_target(op: str, target: Tensor, x: Tensor) -> None:
 
 
 def vocabulary_dimension(tensor: DTensor, classes: int) -> int | None:
-    """The dimension of the mesh that alone cuts the classes, if every device gets some."""
+    """The only dimension of the mesh that cuts the classes; None if some device has no classes."""
     found = [i for i, p in enumerate(tensor.placements) if p.is_shard(classes)]
     if len(found) != 1:
         return None
@@ -30,20 +30,20 @@ def vocabulary_dimension(tensor: DTensor, classes: int) -> int | None:
 
 
 def row_placements(x: DTensor) -> list[Placement]:
-    """How a tensor without the last dimension of `x` lies beside it."""
+    """The placements of a tensor that has the dimensions of `x` without the last."""
     last = x.dim() - 1
     return [p if p.is_shard() and not p.is_shard(last) else Replicate() for p in x.placements]
 
 
 def distributed(tensor: Tensor, mesh: DeviceMesh) -> DTensor:
-    """A tensor that is not distributed is the same on every device."""
+    """`tensor` as a DTensor; one that is not distributed is the same on every device."""
     if isinstance(tensor, DTensor):
         return tensor
     return DTensor.from_local(tensor, mesh, [Replicate()] * mesh.ndim, run_check=False)
 
 
 def on_rows(target: Tensor, mesh: DeviceMesh, rows: list[Placement]) -> Tensor:
-    """What a device has of the targets, beside its rows."""
+    """The targets of a device's rows."""
     return distributed(target, mesh).redistribute(placements=rows).to_local()
 
 
@@ -53,15 +53,15 @@ def spread_loss(
     at: int,
     weight: Tensor | None,
     options: tuple[int, float, float, float],
-) -> Loss:
-    """The loss as a device sees it, whose classes dimension `at` of the mesh cuts."""
+) -> VocabularyLoss:
+    """The loss on one device; dimension `at` of the mesh cuts the classes."""
     mesh = tensor.device_mesh
     if weight is not None:
         if weight.requires_grad:
             raise RuntimeError("cross_entropy: the weights of distributed classes get no gradient")
         weight = wide(weight.full_tensor() if isinstance(weight, DTensor) else weight)
     start = mesh.get_local_rank(at) * -(-classes // mesh.size(at))
-    return Loss(mesh.get_group(at), start, classes, weight, *options)
+    return VocabularyLoss(mesh.get_group(at), start, classes, weight, *options)
 
 
 def reduced(
@@ -70,10 +70,10 @@ def reduced(
     shape: torch.Size,
     like: DTensor,
     rows: list[Placement],
-    loss: Loss,
+    loss: VocabularyLoss,
     reduction: str,
 ) -> Tensor:
-    """The losses of this device's rows, or their sum or mean over all devices."""
+    """The losses of this device's rows, or the sum or mean over all devices."""
     mesh, dtype = like.device_mesh, like.dtype
     if reduction == "none":
         values = values.to(dtype).view(classes.shape)

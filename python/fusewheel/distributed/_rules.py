@@ -1,8 +1,9 @@
-"""Hands the operators' sharding rules to DTensor, whose own registry this imports.
+"""Registers the operators' sharding rules with DTensor, through DTensor's own registry.
 
-`torch.distributed.tensor.experimental.register_sharding` would do for most operators. It does not
-pass on arguments left at their default, takes operators that differ in a flag or in which optional
-tensor is absent for one and the same, and lets a tensor that is written be redistributed to a copy.
+`torch.distributed.tensor.experimental.register_sharding` has three gaps: it does not pass on
+arguments that have their default; its cache confuses calls that differ in a flag or in an absent
+optional tensor; and it may redistribute a tensor that is written to, so that the write goes to a
+copy.
 """
 
 from __future__ import annotations
@@ -11,41 +12,38 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._op_schema import (
-    OpSchema,
-    OpStrategy,
-    RuntimeSchemaInfo,
-)
-from torch.distributed.tensor._ops.utils import expand_to_full_mesh_op_strategy
 from torch.distributed.tensor.placement_types import (
     Partial,
     Placement,
     Replicate,
     Shard,
-    _StridedShard,
 )
 
-from fusewheel._operator import Operator
-from fusewheel._sharding import PARTIAL, REPLICATE, Layout, Place, is_tensor, places
+from fusewheel._torch import dtensor
+from fusewheel._torch.dtensor import (
+    OpSchema,
+    OpStrategy,
+    RuntimeSchemaInfo,
+    StridedShard,
+    expand_to_full_mesh_op_strategy,
+)
+from fusewheel.dispatch.operator import Operator
+from fusewheel.dispatch.sharding import PARTIAL, REPLICATE, Layout, Place, is_tensor, places
 
 Cut = Callable[[int], Placement]
 
 
 def register_all(operators: Iterable[Operator]) -> None:
-    """Registers the rules of those that have one."""
-    propagator = DTensor._op_dispatcher.sharding_propagator
+    """Registers the sharding rules of all operators that have one."""
     for operator in operators:
         if operator.sharding is not None:
-            propagator.register_op_strategy(
-                operator.overload, partial(strategies, operator), _cache_key(operator)
-            )
+            dtensor.register(operator.overload, partial(strategies, operator), _cache_key(operator))
 
 
 def _cache_key(operator: Operator) -> RuntimeSchemaInfo:
-    """From which argument on all of them decide what is found in DTensor's cache.
+    """The argument from which on all arguments are part of the key of DTensor's cache.
 
-    Tensors always do. The numbers before the first flag change nothing but values.
+    Tensors always are. The numbers before the first flag only change values.
     """
     for index, argument in enumerate(operator.overload._schema.arguments):
         if str(argument.type) not in ("Tensor", "float"):
@@ -54,7 +52,7 @@ def _cache_key(operator: Operator) -> RuntimeSchemaInfo:
 
 
 def strategies(operator: Operator, schema: OpSchema) -> OpStrategy:
-    """Every way to run `operator` on a mesh, and what redistributing its arguments costs."""
+    """All ways to run `operator` on a mesh, with the costs of redistributing its arguments."""
     arguments = _arguments(operator, schema)
     mesh = schema.get_mesh_from_args()
     outputs = len(operator.overload._schema.returns)
@@ -62,7 +60,7 @@ def strategies(operator: Operator, schema: OpSchema) -> OpStrategy:
         [*map(cut, layout.outputs), *(None if p is None else cut(p) for p in layout.inputs)]
         for layout, cut in _candidates(operator, arguments, mesh.size())
     ]
-    # Tensors at their default are None, which has no place.
+    # A tensor argument that has its default is None and has no placement.
     given = outputs + len(schema.args_schema)
     found = expand_to_full_mesh_op_strategy(
         mesh, schema, [row[:given] for row in listed], input_index=outputs
@@ -73,7 +71,7 @@ def strategies(operator: Operator, schema: OpSchema) -> OpStrategy:
 
 
 def _arguments(operator: Operator, schema: OpSchema) -> tuple[Any, ...]:
-    """All arguments, tensors as their specifications."""
+    """All arguments, with specifications in place of tensors."""
     declared = operator.overload._schema.arguments
     given = (
         a.strategies[0].output_spec if isinstance(a, OpStrategy) else a for a in schema.args_schema
@@ -86,16 +84,16 @@ def _candidates(
 ) -> Iterator[tuple[Layout, Callable[[Place], Placement]]]:
     whole = Layout(places(arguments, {}), (REPLICATE,) * len(operator.overload._schema.returns))
     yield whole, partial(_placement, Shard)
-    # A flattened dimension is cut in strides; what can be cut can be cut so. In the order of the
-    # arguments, because all processes must choose alike.
+    # A flattened dimension is cut in strides; whatever can be cut can be cut in this way too. The
+    # order is that of the arguments, because all processes must choose the same.
     strides = dict.fromkeys(
         p.split_factor
         for a in arguments
         if is_tensor(a)
         for p in a.placements
-        if isinstance(p, _StridedShard)
+        if isinstance(p, StridedShard)
     )
-    cuts: list[Cut] = [Shard, *(partial(_StridedShard, split_factor=n) for n in strides)]
+    cuts: list[Cut] = [Shard, *(partial(StridedShard, split_factor=n) for n in strides)]
     assert operator.sharding is not None
     for layout in operator.sharding(*arguments):
         if layout.even and not _divides(layout, arguments, pieces):
@@ -122,7 +120,9 @@ def _divides(layout: Layout, arguments: tuple[Any, ...], pieces: int) -> bool:
 
 
 def _in_place(operator: Operator, arguments: tuple[Any, ...], found: OpStrategy) -> OpStrategy:
-    """Leaves those that keep what is written where it is: a copy would be written in vain."""
+    """Keeps the ways that do not redistribute the written tensor, because the write would go to a
+    copy.
+    """
     assert operator.mutates is not None
     written = arguments[operator.mutates]
     position = sum(map(is_tensor, arguments[: operator.mutates]))
@@ -130,7 +130,7 @@ def _in_place(operator: Operator, arguments: tuple[Any, ...], found: OpStrategy)
     if not kept:
         name = operator.overload._schema.arguments[operator.mutates].name
         raise RuntimeError(
-            f"{operator.name}: {name} is written, so it must be replicated or cut along a "
-            f"dimension that the operator works on in pieces, got {written.placements}"
+            f"{operator.name}: {name} is written to, so it must be replicated or cut along a "
+            f"dimension that can be cut for this operator, got {written.placements}"
         )
     return OpStrategy(kept)

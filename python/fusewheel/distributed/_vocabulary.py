@@ -1,30 +1,32 @@
 """Cross entropy of rows of logits whose classes are spread over the processes of a group.
 
-Each process runs the fused operator on its own classes, as if there were no others, with a class of
-its own in the place of a target that it lacks. What that gets wrong is one factor a row, for the
-probabilities, and one element a row, for the target. Three numbers a row are exchanged.
+Each process runs the fused operator on its own classes, as if there were no others. If it does not
+have the target, it uses one of its own classes instead. The result is then wrong by one factor for
+each row (in the probabilities) and in one element for each row (at the target). Exchanging three
+numbers for each row corrects both.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fusewheel._rows import wide
+from fusewheel.ops._rows import wide
 
 
 @dataclass(frozen=True)
-class Loss:
+class VocabularyLoss:
     """The options of `fusewheel.cross_entropy`, and the classes of this process.
 
     Attributes:
-        group: the processes that have the classes, in the order of these.
+        group: the processes that have the classes, in the order of the classes.
         start: the first class of this process.
-        classes: how many there are in all processes.
-        weight: the factor of each of them, in the dtype of computation, or None for ones.
+        classes: the number of classes of all processes.
+        weight: the factor of each class, in the dtype of computation; None for ones.
     """
 
     group: dist.ProcessGroup
@@ -37,16 +39,16 @@ class Loss:
     softcap: float
 
     def capped(self, logits: Tensor) -> Tensor:
-        """The logits that the loss sees, in the dtype of computation."""
+        """The logits after the soft cap, in the dtype of computation."""
         z = wide(logits)
         return self.softcap * torch.tanh(z / self.softcap) if self.softcap > 0 else z
 
     def slope(self, z: Tensor) -> Tensor:
-        """The derivative of the cap where it gives `z`."""
+        """The derivative of the soft cap, given its result `z`."""
         return 1 - (z / self.softcap).square() if self.softcap > 0 else torch.ones_like(z)
 
     def own_weights(self, logits: Tensor) -> Tensor:
-        """The factors of the classes of `logits`."""
+        """The factors of the classes of this process."""
         count = logits.shape[-1]
         if self.weight is None:
             return wide(logits.new_ones(count))
@@ -55,31 +57,29 @@ class Loss:
 
 @dataclass(frozen=True)
 class Rows:
-    """What the gradient of some rows is made of.
+    """The parts of the gradient of some rows, beside their logits.
 
     Attributes:
-        unit: the gradient of the operator on this process's classes, or what it gives without.
-        near: the class of each row that stands for the target.
-        factor: of `unit`, one for each row.
-        element: the gradient at `near`.
-        smoothed: what label smoothing takes from each class, before its factor.
+        near: for each row, the class of this process that is used for the target; -1 in rows that
+            are ignored.
+        factor: for each row, the factor of the gradient on this process's classes.
+        element: for each row, the gradient at `near`.
+        smoothed: the part of label smoothing for each class, without its factor.
     """
 
-    unit: Tensor
     near: Tensor
     factor: Tensor
     element: Tensor
     smoothed: Tensor
 
 
-def rows_of(logits: Tensor, target: Tensor, loss: Loss, needs_grad: bool) -> tuple[Tensor, Rows]:
+def rows_of(logits: Tensor, target: Tensor, loss: VocabularyLoss) -> tuple[Tensor, Rows]:
     """The loss `[N]` of rows of this process's logits `[N, own classes]`, and its gradient's parts.
 
     Args:
-        logits: of this process.
+        logits: the logits of this process.
         target: int64 `[N]`, the same in all processes.
-        loss: which it is.
-        needs_grad: whether the second result will be used.
+        loss: the options.
     """
     kept = target != loss.ignore_index
     _check_classes(target, kept, loss)
@@ -87,11 +87,9 @@ def rows_of(logits: Tensor, target: Tensor, loss: Loss, needs_grad: bool) -> tup
     local = target - loss.start
     own = kept & (local >= 0) & (local < count)
     near = torch.where(kept, local.clamp(0, count - 1), -1)
-    _, lse, unit = torch.ops.fusewheel.cross_entropy(
-        logits, near, None, -1, 0.0, 0.0, loss.softcap, needs_grad
-    )
-    near = near.clamp(min=0).unsqueeze(-1)
-    z = loss.capped(logits.gather(-1, near)).squeeze(-1)
+    _, lse, _ = torch.ops.fusewheel.cross_entropy(logits, near, *_plain(loss), False)
+    at = near.clamp(min=0)
+    z = loss.capped(logits.gather(-1, at.unsqueeze(-1))).squeeze(-1)
     w = loss.own_weights(logits)
 
     peak = lse.clone()
@@ -119,11 +117,10 @@ def rows_of(logits: Tensor, target: Tensor, loss: Loss, needs_grad: bool) -> tup
     slope_share = class_share * all_weights + 2 * loss.z_loss * total
     pull = share + slope_share
     p = (z - total).exp()
-    # Close to a probability of one the difference is all there is.
+    # Near a probability of 1 this difference is small, and computing it this way keeps its digits.
     at_target = torch.where(own, share * torch.expm1(z - total), share * p)
-    element = (at_target + p * slope_share - class_share * w[near.squeeze(-1)]) * loss.slope(z)
+    element = (at_target + p * slope_share - class_share * w[at]) * loss.slope(z)
     rows = Rows(
-        unit,
         near,
         torch.where(kept, (lse - total).exp() * pull, 0.0),
         torch.where(kept, element, 0.0),
@@ -132,18 +129,25 @@ def rows_of(logits: Tensor, target: Tensor, loss: Loss, needs_grad: bool) -> tup
     return torch.where(kept, value, 0.0), rows
 
 
-def logits_gradient(grad: Tensor, logits: Tensor, rows: Rows, loss: Loss) -> Tensor:
-    """The gradient of this process's logits, given that of the loss of each row."""
-    found: Tensor = torch.ops.fusewheel.cross_entropy_backward(grad * rows.factor, rows.unit)
+def logits_gradient(grad: Tensor, logits: Tensor, rows: Rows, loss: VocabularyLoss) -> Tensor:
+    """The gradient of this process's logits, given the gradient of each row's loss."""
+    found: Tensor = torch.ops.fusewheel.cross_entropy(
+        logits, rows.near, *_plain(loss), True, grad * rows.factor
+    )[2]
     if loss.label_smoothing > 0:
         taken = loss.own_weights(logits) * loss.slope(loss.capped(logits))
         found = (wide(found) - (grad * rows.smoothed).unsqueeze(-1) * taken).to(logits.dtype)
     element = (grad * rows.element).to(logits.dtype)
-    return found.scatter_(-1, rows.near, element.unsqueeze(-1))
+    return found.scatter_(-1, rows.near.clamp(min=0).unsqueeze(-1), element.unsqueeze(-1))
 
 
-def _check_classes(target: Tensor, kept: Tensor, loss: Loss) -> None:
-    # On a GPU the check would wait for it.
+def _plain(loss: VocabularyLoss) -> tuple[Any, ...]:
+    """The options of the operator on this process's classes: the others are added to its result."""
+    return None, -1, 0.0, 0.0, loss.softcap
+
+
+def _check_classes(target: Tensor, kept: Tensor, loss: VocabularyLoss) -> None:
+    # On a GPU this check would have to wait for the GPU.
     if target.device.type == "cpu":
         bad = target[kept & ((target < 0) | (target >= loss.classes))]
         if bad.numel() > 0:
@@ -153,8 +157,8 @@ def _check_classes(target: Tensor, kept: Tensor, loss: Loss) -> None:
             )
 
 
-def divisor(target: Tensor, loss: Loss) -> Tensor:
-    """What the mean divides by: the sum of the weights of the targets that are not ignored."""
+def divisor(target: Tensor, loss: VocabularyLoss) -> Tensor:
+    """The divisor of the mean: the sum of the weights of the targets that are not ignored."""
     kept = target != loss.ignore_index
     if loss.weight is None:
         return kept.sum()

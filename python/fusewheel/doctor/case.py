@@ -1,4 +1,4 @@
-"""An operator and one set of arguments for it, seen as a function of tensors."""
+"""An operator with one set of arguments, as a function of its tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 Tensors = tuple[Tensor, ...]
-# What an operator raises to refuse its arguments.
+# The errors by which an operator may refuse its arguments.
 REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)
 
 
@@ -22,10 +22,10 @@ class Subject:
     """What is examined.
 
     Attributes:
-        name: how the report calls it.
+        name: its name in the report.
         call: the dispatcher's overload, or any Python function.
-        schema: the overload's; None for a Python function.
-        modules: what a fresh process imports to have it; empty if that is not known.
+        schema: the schema of the overload; None for a Python function.
+        modules: the modules that a new process imports to have it; empty if not known.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Subject:
 
     @property
     def random(self) -> bool:
-        """Whether it says that it draws random numbers."""
+        """Whether its tags say that it draws random numbers."""
         tags = getattr(self.call, "tags", ())
         return torch.Tag.nondeterministic_seeded in tags
 
@@ -44,8 +44,8 @@ class Case:
     """A subject with arguments.
 
     Attributes:
-        tensors: every tensor among the arguments, in lists too.
-        written: indices into `tensors` of those that the schema says are written.
+        tensors: all tensors among the arguments, including those in lists.
+        written: indices into `tensors` of those that the operator writes to, by its schema.
     """
 
     def __init__(self, subject: Subject, arguments: Sequence[Any]) -> None:
@@ -71,7 +71,7 @@ class Case:
 
     @property
     def size(self) -> int:
-        """Elements in all tensors."""
+        """The number of elements of all tensors."""
         return sum(t.numel() for t in self.tensors)
 
     @cached_property
@@ -80,7 +80,7 @@ class Case:
         return tuple(i for i, t in enumerate(self.tensors) if t.is_floating_point())
 
     def given(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
-        """The arguments with these tensors in place of its own."""
+        """The arguments, with these tensors in place of the case's own."""
         leaves = list(self._leaves)
         for i, tensor in zip(self._positions, tensors, strict=True):
             leaves[i] = tensor
@@ -92,8 +92,8 @@ class Case:
 
     @property
     def function(self) -> Callable[..., Tensors]:
-        """The operator as a function of the tensors that writes none of them: what it would write
-        comes after what it returns.
+        """The operator as a function of the tensors that does not write to them: what it would
+        write is returned after its results.
         """
         call, given, written, fresh = self.subject.call, self.given, self.written, self.fresh
 
@@ -105,8 +105,8 @@ class Case:
         return function
 
     def fresh(self, result: Any) -> list[Tensor]:
-        """The tensors of a result, without the written arguments that the schema gives back. By
-        their place: under a transform they come back as other objects.
+        """The tensors of a result, without written arguments that the operator returns. They are
+        found by their place, because under a transform they are other objects.
         """
         schema = self.subject.schema
         if self.written and schema is not None:
@@ -120,20 +120,20 @@ class Case:
         return [leaf for leaf in tree_flatten(result)[0] if isinstance(leaf, Tensor)]
 
     def leaves(self, requires_grad: bool = True) -> Tensors:
-        """The tensors, detached, of which those with floating dtype require a gradient."""
+        """The tensors, detached; those with a floating dtype require a gradient."""
         return tuple(
             t.detach().requires_grad_(requires_grad and i in self.floating)
             for i, t in enumerate(self.tensors)
         )
 
     def results(self) -> Tensors:
-        """What the function gives, without a graph."""
+        """The function's results, without a graph."""
         with torch.no_grad(), quiet():
             return self.function(*self.tensors)
 
     @cached_property
     def exact(self) -> Case:
-        """The case in float64, where the operator takes that."""
+        """The case in float64, if the operator takes that."""
         wide = self.using([t.double() if t.is_floating_point() else t for t in self.tensors])
         try:
             wide.results()
@@ -142,7 +142,7 @@ class Case:
         return wide
 
     def along(self, inputs: Sequence[Tensor], scale: float = 1.0) -> Tensors:
-        """One direction of unit order for each floating input."""
+        """A random direction for each floating input."""
         generator = torch.Generator().manual_seed(7)
         return tuple(
             torch.rand(t.shape, generator=generator, dtype=torch.float64)
@@ -154,7 +154,7 @@ class Case:
 
     @cached_property
     def slope(self) -> Tensors:
-        """Directional derivative of every output, from finite differences."""
+        """The directional derivative of every output, by finite differences."""
         inputs = [self.tensors[i] for i in self.floating]
         step = 1e-6 if all(t.dtype == torch.float64 for t in inputs) else 1e-2
         directions = self.along(inputs)
@@ -177,13 +177,13 @@ class Case:
 
     @property
     def views(self) -> bool:
-        """Whether an output lies in the memory of a tensor."""
+        """Whether an output shares memory with a tensor."""
         memory = {t.untyped_storage().data_ptr() for t in self.tensors if t.numel()}
         return any(o.untyped_storage().data_ptr() in memory for o in self.results())
 
     @cached_property
     def smooth(self) -> bool:
-        """Whether a small change of the floating inputs changes an output in proportion."""
+        """Whether an output changes in proportion to a small change of the floating inputs."""
         if not self.floating or self.subject.random:
             return False
         try:
@@ -193,7 +193,7 @@ class Case:
         return any(bool((s.isfinite() & (s != 0)).any()) for s in slope)
 
     def resized(self, old: int, new: int) -> Case | None:
-        """Every dimension of size `old` gets size `new`; None if the operator refuses that."""
+        """The case with every dimension of size `old` made `new`; None if that is refused."""
 
         def resize(tensor: Tensor) -> Tensor:
             for dim, size in enumerate(tensor.shape):
@@ -210,7 +210,7 @@ class Case:
         return case
 
     def other_values(self) -> Case:
-        """The floating values in another order, a lone one scaled."""
+        """The case with its floating values in another order; a single value is scaled."""
         return self.using(
             [
                 t
@@ -224,7 +224,7 @@ class Case:
 
 
 class quiet(warnings.catch_warnings):
-    """A region without warnings: those of what is examined are not the doctor's."""
+    """A block without warnings, because the warnings of the examined operator are not ours."""
 
     def __enter__(self) -> Any:
         result = super().__enter__()

@@ -1,4 +1,9 @@
-"""`python -m fusewheel doctor`."""
+"""Tests whether an operator of any package works in every part of PyTorch.
+
+    fusewheel.doctor.check(torch.ops.my_package.my_op.default, [(torch.randn(3, 4),)])
+
+or, from a shell, `python -m fusewheel doctor my_package::my_op --samples my_module:samples`.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +14,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fusewheel import doctor
 from fusewheel.doctor.conformance import page
+from fusewheel.doctor.examination import bar, check
 from fusewheel.doctor.naming import named, operator_named
+from fusewheel.doctor.outcome import Status
 from fusewheel.doctor.report import MARKS
 
 
@@ -19,17 +25,21 @@ def main(arguments: Sequence[str]) -> int:
     """Examines an operator; returns 1 if something fails, 2 if there is nothing to examine."""
     parser = _parser()
     given = parser.parse_args(arguments)
+    # A list takes every word up to the next option. No column and no module has a colon.
+    for words in (given.columns, given.imports):
+        if given.operator is None and words and ":" in words[-1]:
+            given.operator = words.pop()
     if given.conformance is not None:
         before = given.conformance.read_text() if given.conformance.exists() else ""
         try:
-            text = page(doctor.bar, given.columns, before)
+            text = page(bar, given.columns, before)
         except ValueError as error:
             parser.error(str(error))
         given.conformance.write_text(text)
-        return 1 if MARKS[doctor.Status.FAILS] in text.split("##", 1)[1] else 0
+        return 1 if MARKS[Status.FAILS] in text.split("##", 1)[1] else 0
     if given.operator is None or given.samples is None:
         parser.error("an operator and --samples are needed (or --conformance)")
-    # What lies beside the one who asks, as for `python -m pytest`.
+    # Modules in the current folder can be imported, as with `python -m pytest`.
     sys.path.insert(0, os.getcwd())
     try:
         samples = named(given.samples)
@@ -37,14 +47,14 @@ def main(arguments: Sequence[str]) -> int:
         for name in modules:
             importlib.import_module(name)
         operator = operator_named(given.operator)
-        report = doctor.check(
+        report = check(
             operator,
             samples,
             columns=given.columns,
             slow=given.slow,
             seconds=given.timeout,
             modules=modules,
-            progress=doctor.bar,
+            progress=bar,
         )
     except (AttributeError, ImportError, TypeError, ValueError) as error:
         parser.error(str(error))
@@ -56,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m fusewheel doctor", description=doctor.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m fusewheel doctor", description=__doc__)
     add = parser.add_argument
     add("operator", nargs="?", help="ns::name, ns::name.overload, or module:function")
     add("--samples", help="module:function that gives argument tuples; it imports the operator")
@@ -65,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--slow",
         action="store_true",
-        help="also what takes a compiler, gigabytes or processes",
+        help="also run columns that need a C++ compiler, gigabytes of memory or several processes",
     )
     add("--timeout", type=float, default=120.0, help="seconds for each column (120)")
     add("--json", type=Path, help="write the report there as JSON")

@@ -1,4 +1,4 @@
-"""A column of the matrix: one way of using an operator, with the test of it."""
+"""A column of the matrix: one way of using an operator, and its test."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fusewheel.doctor.traps import ERROR, Trap
 
 
 class NotApplicable(Exception):
-    """The column says nothing about this case; the message is the reason."""
+    """The column cannot test this case; the message is the reason."""
 
 
 class Refused(Exception):
-    """The operator refuses this use with an error of its own, which is the message."""
+    """The operator refuses this use with an error of its own; the message is that error."""
 
 
 class Finding(Exception):
@@ -37,18 +37,19 @@ Check = Callable[[Case], None]
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """Another place where operators run, of which starting is what costs: many cases share one.
+    """Another place where operators run, such as a new process. Starting it takes long, so many
+    cases share one start.
 
     Attributes:
-        results: what is brought back from there for every case.
-        agrees: returns if that is right for a case; raises what a column's check raises.
+        results: runs the cases there, and returns the results of each.
+        agrees: compares the results of a case; raises like the check of a column.
     """
 
     results: Callable[[Sequence[Case]], Sequence[Any]]
     agrees: Callable[[Case, Any], None]
 
     def check(self, case: Case) -> None:
-        """That of a column, which has one case."""
+        """The check of a column: runs one case."""
         self.agrees(case, self.results([case])[0])
 
 
@@ -57,16 +58,16 @@ class Column:
     """One way of using an operator.
 
     Attributes:
-        name: what it is called in reports and on the command line.
-        theme: the heading it stands under.
-        title: what it says of an operator that passes.
-        check: returns if a case passes; raises `Finding`, `Refused` or `NotApplicable`, and
-            whatever the operator raises.
-        most: how many cases are enough, the smallest first; 0 stands for all.
-        slow: whether it takes a compiler, gigabytes or several processes, and so is left out unless
-            it is asked for.
-        trap: what an error is a sign of that says nothing itself.
-        elsewhere: where `check` runs the operator, if many cases can share that place.
+        name: its name in reports and on the command line.
+        theme: the heading that it is listed under.
+        title: what is true of an operator that passes.
+        check: returns if a case passes; raises `Finding`, `Refused` or `NotApplicable`, or an error
+            of the operator.
+        most: the number of cases that are enough, smallest first; 0 (default) means all.
+        slow: whether it needs a compiler, gigabytes of memory or several processes; it then runs
+            only if asked for. Default False.
+        trap: the mistake that an unknown error is a sign of.
+        elsewhere: the place where `check` runs the operator, if many cases can share one start.
     """
 
     name: str
@@ -80,13 +81,13 @@ class Column:
 
 
 def applies(condition: bool, reason: str) -> None:
-    """Ends a check that has nothing to say."""
+    """Ends a check that does not apply, unless the condition holds."""
     if not condition:
         raise NotApplicable(reason)
 
 
 def differentiable(case: Case) -> None:
-    """Ends a check of derivatives where there are none."""
+    """Ends a check of derivatives if the case has none."""
     applies(not case.subject.random, "random")
     applies(bool(case.floating), "no floating tensor")
     applies(case.smooth, "not differentiable")

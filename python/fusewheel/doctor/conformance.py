@@ -12,26 +12,26 @@ from dataclasses import dataclass, field
 import torch
 
 from fusewheel import ops
-from fusewheel._operator import Make, Operator
-from fusewheel.doctor import columns_named
+from fusewheel.dispatch.operator import Make, Operator
 from fusewheel.doctor.case import Case, Subject
 from fusewheel.doctor.column import Column
 from fusewheel.doctor.columns import COLUMNS
+from fusewheel.doctor.examination import columns_named
 from fusewheel.doctor.outcome import Outcome, Status, examine, examine_together, smallest
 from fusewheel.doctor.report import MARKS
 
 LARGEST = 400
-# Run only when they are named: one wants another Python, the other memory and minutes.
+# They run only if they are named: one needs another Python, the other gigabytes and minutes.
 APART = ("free threads", "huge")
 
 
 @dataclass
 class Page:
-    """What is on the page.
+    """The contents of the page.
 
     Attributes:
-        outcomes: by operator and column.
-        origins: the torch and the Python that each column was run with.
+        outcomes: the outcomes, by operator and column.
+        origins: for each column, the versions of torch and Python that it was run with.
     """
 
     outcomes: dict[tuple[str, str], Outcome] = field(default_factory=dict)
@@ -39,13 +39,13 @@ class Page:
 
 
 def subject(operator: Operator) -> Subject:
-    """A declared operator, for the doctor."""
+    """A declared operator as a subject of the doctor."""
     overload = operator.overload
     return Subject(operator.name, overload, overload._schema, ("fusewheel",))
 
 
 def cases(operator: Operator, dtype: torch.dtype = torch.float32, seed: int = 30) -> list[Case]:
-    """Its samples that are small."""
+    """The small samples of an operator."""
     own = subject(operator)
     found = [Case(own, arguments) for arguments in operator.samples(Make(dtype, seed=seed))]
     small = [case for case in found if case.size <= LARGEST]
@@ -57,16 +57,17 @@ def page(
     columns: Sequence[str] = (),
     before: str = "",
 ) -> str:
-    """Runs columns over every operator, in this process, and writes what came out.
+    """Runs columns over all operators, in this process, and returns the page.
 
     Args:
-        progress: called with the number of columns done, the number of all, and the next's name.
-        columns: the names of those to run; by default all but `APART`.
-        before: the page as it was, from which the other columns are taken.
+        progress: called with the number of finished columns, the number of all columns, and the
+            name of the next one; default None.
+        columns: the names of the columns to run; default (), which means all except `APART`.
+        before: the old page, from which the other columns are taken; default "".
 
     Raises:
-        ValueError: a column is unknown, or one that is not run is not on that page for every
-            operator.
+        ValueError: a column is unknown, or a column that is not run is missing on the old page for
+            some operator.
     """
     chosen = columns_named(columns or [c.name for c in COLUMNS if c.name not in APART])
     written = read(before)
@@ -77,7 +78,7 @@ def page(
                 raise ValueError(f"doctor: the page has no '{column.name}' of {name}: run it too")
             missing = Outcome(column.name, column.theme, Status.NOT_APPLICABLE, "not tried")
             written.outcomes[name, column.name] = missing
-    # A pool of threads does not survive the fork that a column tries.
+    # A thread pool does not survive the fork that a column makes.
     torch.set_num_threads(1)
     for done, column in enumerate(chosen):
         if progress is not None:
@@ -97,7 +98,7 @@ def origin() -> str:
 
 
 def read(text: str) -> Page:
-    """What is on a page; nothing where there is none."""
+    """The contents of a page; empty for an empty text."""
     statuses = {mark: status for status, mark in MARKS.items()}
     found = Page()
     usual = re.search(r"with (torch .+?);", text)
@@ -119,7 +120,7 @@ def read(text: str) -> Page:
 
 
 def outcomes(column: Column) -> list[Outcome]:
-    """What a column says of each operator."""
+    """The outcome of a column for each operator."""
     every = [cases(operator) for operator in ops.operators()]
     if column.elsewhere is not None:
         together = examine_together(column, [smallest(own) for own in every])

@@ -1,9 +1,8 @@
-"""A column in a process of its own: that it dies, or never ends, is a result like any other."""
+"""Runs a column in a process of its own, so that a crash and an endless loop are results too."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import multiprocessing
 import os
 import signal
@@ -12,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from fusewheel._torch import dynamo
 from fusewheel.doctor.case import Case, quiet
 from fusewheel.doctor.column import Column
 from fusewheel.doctor.outcome import Outcome, Status, examine
@@ -19,18 +19,18 @@ from fusewheel.doctor.traps import CRASH, HANG, Trap
 
 
 def isolated(column: Column, cases: Callable[[], Iterable[Case]], seconds: float) -> Outcome:
-    """`examine`, in a forked process that has so many seconds.
+    """Calls `examine` in a forked process that is ended after `seconds`.
 
-    The process that calls should not have computed anything: threads do not survive a fork. One
-    that has may see every column hang that computes with several threads.
+    Call it from a process that has not computed anything with several threads, because threads do
+    not survive a fork. Otherwise every column that computes with several threads may hang.
 
     Raises:
         RuntimeError: this system cannot fork.
     """
     if "fork" not in multiprocessing.get_all_start_methods():
-        raise RuntimeError("doctor: processes of their own need a system that can fork")
-    # Here once, not in every process: it takes seconds.
-    importlib.import_module("torch._dynamo")
+        raise RuntimeError("doctor: this system cannot fork; pass isolate=False")
+    # Imported here once and not in every process, because it takes seconds.
+    dynamo.load()
     context: Any = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     with tempfile.TemporaryFile() as log:

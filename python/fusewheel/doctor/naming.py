@@ -1,4 +1,4 @@
-"""Operators and functions by the names that a shell or a configuration file gives them."""
+"""Finds operators and functions by the names in a command line or a configuration file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def named(name: str) -> Any:
-    """What `module:attribute` names.
+    """The object that `module:attribute` names.
 
     Raises:
         ValueError: there is no colon.

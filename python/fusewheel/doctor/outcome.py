@@ -1,4 +1,4 @@
-"""What a column said of an operator, and how it is found out."""
+"""The outcome of a column for an operator, and how it is found."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fusewheel.doctor.case import Case
 from fusewheel.doctor.column import Column, Finding, NotApplicable, Refused
 from fusewheel.doctor.traps import ERROR, diagnosed
 
-# Seconds that the search for smaller arguments may take.
+# The time for the search for smaller arguments, in seconds.
 SHRINKING = 2.0
 
 
@@ -32,13 +32,13 @@ class Outcome:
     """The result of a column.
 
     Attributes:
-        column: its name.
-        theme: the heading it stands under.
-        status: what came out.
-        reason: the error of what fails or refuses; why a column does not apply.
-        trap: the name of the mistake; empty unless it fails.
-        remedy: what to write to mend it; likewise.
-        arguments: the smallest arguments that showed it.
+        column: the name of the column.
+        theme: the heading that the column is listed under.
+        status: the result.
+        reason: the error, or why the column does not apply.
+        trap: the name of the mistake; empty unless the column fails.
+        remedy: what to write to mend it; empty unless the column fails.
+        arguments: the smallest arguments that show the mistake.
     """
 
     column: str
@@ -55,10 +55,10 @@ class Outcome:
 
 
 def examine(column: Column, cases: Iterable[Case]) -> Outcome:
-    """Runs a column over cases, the smallest first, in this process.
+    """Runs a column over cases in this process, smallest first.
 
-    The first that fails ends it: there is none smaller among the cases, and halving its dimensions
-    is tried for a smaller one.
+    It ends with the first case that fails, which is the smallest one. Halving the dimensions of
+    that case may find a smaller one.
     """
     applied = refused = None
     reasons: list[str] = []
@@ -77,15 +77,15 @@ def examine(column: Column, cases: Iterable[Case]) -> Outcome:
         count += 1
         if count == column.most:
             break
-    # What works with one layout and is refused with another, works.
+    # An operator that works with one layout and refuses another one works.
     found = applied or refused
     reason = reasons[0] if reasons else "no samples"
     return found or Outcome(column.name, column.theme, Status.NOT_APPLICABLE, reason)
 
 
 def examine_together(column: Column, cases: Sequence[Case]) -> list[Outcome]:
-    """Runs a column that has a place elsewhere over one case of each of several operators; one by
-    one where all at once does not work.
+    """Runs a column that has a place elsewhere over one case of each of several operators, in one
+    start. If that fails, it runs one after the other.
     """
     assert column.elsewhere is not None
     try:
@@ -104,12 +104,12 @@ def _agrees(agrees: Callable[[Case, Any], None], got: Any, case: Case) -> None:
 
 
 def smallest(cases: Iterable[Case]) -> Case:
-    """The first that `examine` takes."""
+    """The case that `examine` runs first."""
     return min(cases, key=_order)
 
 
 def _order(case: Case) -> tuple[bool, int]:
-    """Small first, but what has no elements, or one, says little."""
+    """Orders cases by size; those with one element or none come last, because they show little."""
     trivial = any(t.numel() < 2 for t in case.tensors)
     return trivial, case.size
 

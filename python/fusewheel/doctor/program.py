@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from fusewheel._torch.builtins import cxx11_abi
 from fusewheel.doctor.case import Tensors
 
 SOURCE = Path(__file__).with_name("run_model.cpp")
@@ -24,7 +25,7 @@ class NoCompilerError(Exception):
 
 @functools.cache
 def program() -> Path:
-    """The program, compiled once in a process; it goes when the process does.
+    """The program, compiled once in a process and deleted when the process ends.
 
     Raises:
         NoCompilerError: neither `CXX` nor the path names one.
@@ -36,7 +37,7 @@ def program() -> Path:
     program.folder = folder  # type: ignore[attr-defined]  # as long as the function
     path = Path(folder.name) / SOURCE.stem
     here = Path(torch.__file__).parent
-    flags = ("-std=c++20", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}")
+    flags = ("-std=c++20", f"-D_GLIBCXX_USE_CXX11_ABI={int(cxx11_abi)}")
     links = (f"-L{here / 'lib'}", f"-Wl,-rpath,{here / 'lib'}", "-ltorch_cpu", "-lc10", "-ldl")
     command = (compiler, *flags, f"-isystem{here / 'include'}", SOURCE, "-o", path, *links)
     subprocess.run(command, check=True, timeout=SECONDS, capture_output=True, text=True)
@@ -44,13 +45,13 @@ def program() -> Path:
 
 
 def run(models: Iterable[tuple[Path, Sequence[torch.Tensor]]]) -> list[Tensors]:
-    """Outputs of models, `.pt2` or TorchScript, on their inputs.
+    """The outputs of models (`.pt2` or TorchScript) for their inputs.
 
     The program loads every library that `torch.ops.load_library` has loaded here.
 
     Raises:
         NoCompilerError: there is no compiler.
-        RuntimeError: it ended with an error; the message is what it printed.
+        RuntimeError: the program ended with an error; the message is what it printed.
     """
     with tempfile.TemporaryDirectory() as folder:
         jobs, outputs = [], []

@@ -1,4 +1,4 @@
-"""The outcomes of an examination, for people and for programs."""
+"""The report of an examination, as text, Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Report:
 
     @property
     def traps(self) -> tuple[str, ...]:
-        """The names of the mistakes found, each once."""
+        """The names of all mistakes that were found, without repetition."""
         return tuple(dict.fromkeys(o.trap for o in self.of(Status.FAILS)))
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""An examination as tests of pytest, one for each column."""
+"""Makes pytest tests of an examination, one for each column."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
-from fusewheel import doctor
 from fusewheel.doctor.column import Column
+from fusewheel.doctor.examination import Samples, cases_of, columns_named, subject_of
 from fusewheel.doctor.isolation import isolated
 from fusewheel.doctor.outcome import Outcome, Status, examine
 
 
 def tests_of(
     op: Any,
-    samples: doctor.Samples,
+    samples: Samples,
     *,
     columns: Sequence[str] = (),
     slow: bool = False,
@@ -23,7 +23,7 @@ def tests_of(
     isolate: bool = True,
     modules: Sequence[str] = (),
 ) -> Callable[[Column], None]:
-    """A test function for pytest, parametrised over the columns:
+    """Returns a test function for pytest, with one test for each column:
 
         test_my_op = fusewheel.doctor.tests_of(torch.ops.my_package.my_op.default, samples)
 
@@ -36,7 +36,7 @@ def tests_of(
     """
     import pytest
 
-    chosen = doctor.columns_named(columns, slow)
+    chosen = columns_named(columns, slow)
     run = runner(op, samples, seconds, isolate, modules)
 
     @pytest.mark.parametrize("column", chosen, ids=[column.name for column in chosen])
@@ -49,29 +49,29 @@ def tests_of(
 
 def runner(
     op: Any,
-    samples: doctor.Samples,
+    samples: Samples,
     seconds: float = 120.0,
     isolate: bool = True,
     modules: Sequence[str] = (),
 ) -> Callable[[Column], Outcome]:
-    """What examines an operator in a column.
+    """A function that examines an operator in a column.
 
     Raises:
         ValueError: there are no samples.
         TypeError: `op` has several overloads, or is nothing to call.
     """
-    subject = doctor.subject_of(op, modules)
+    subject = subject_of(op, modules)
     given = samples if callable(samples) else tuple(samples)
-    doctor.cases_of(subject, given)
+    cases_of(subject, given)
 
     def run(column: Column) -> Outcome:
         if not isolate:
-            return examine(column, doctor.cases_of(subject, given))
-        # The tests before have computed, and their pool of threads does not survive a fork.
+            return examine(column, cases_of(subject, given))
+        # Earlier tests may have used the thread pool, which does not survive a fork.
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            return isolated(column, lambda: doctor.cases_of(subject, given), seconds)
+            return isolated(column, lambda: cases_of(subject, given), seconds)
         finally:
             torch.set_num_threads(threads)
 
@@ -79,7 +79,7 @@ def runner(
 
 
 def verdict(outcome: Outcome) -> None:
-    """Passes, skips or fails the test that calls it."""
+    """Passes, skips or fails the calling test, by the outcome of a column."""
     import pytest
 
     __tracebackhide__ = True

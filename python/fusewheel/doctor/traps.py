@@ -42,6 +42,12 @@ WRONG_SECOND = Trap(
     "Compute backward with differentiable operators of the saved inputs, outside of no_grad and "
     "without .data or .detach(); or raise an error with once_differentiable.",
 )
+LOST_SECOND = Trap(
+    "second derivative lost",
+    "Read ctx.saved_tensors in backward as they are, without .detach(), .data or no_grad, and call "
+    "there only operators that have a derivative; or mark backward with once_differentiable, so "
+    "that a second derivative is an error instead of zero.",
+)
 SILENT_TANGENT = Trap(
     "forward-mode tangent lost",
     "Add a jvp to the autograd.Function, or run a composite of PyTorch's operators where an input "
@@ -95,6 +101,11 @@ OPAQUE_FUNCTION = Trap(
     "autograd.Function around an opaque kernel",
     "Make the kernel an operator of the dispatcher with a fake and call that, or register its "
     "backward with torch.library.register_autograd.",
+)
+NOT_FUNCTIONAL = Trap(
+    "no functionalisation",
+    "Register a composite on the key FuncTorchDynamicLayerFrontMode, or a kernel on Functionalize, "
+    "that computes what is written and copies it there with x.copy_(...).",
 )
 BAKED = Trap(
     "tracing bakes it in as a constant",
@@ -186,7 +197,11 @@ SUBCLASS = Trap(
     "Call it through the dispatcher, and read no data pointer before the backend's kernel.",
 )
 MODE = Trap("unseen by modes", "Call it through the dispatcher.")
-PICKLE = Trap("graphs with it cannot be copied", "Make it an operator of the dispatcher.")
+PICKLE = Trap(
+    "graphs with it cannot be copied",
+    "torch.fx writes a call as Python code, torch.ops.ns.op.default(...): call it by no keyword of "
+    "Python, and let it keep nothing from one call to the next.",
+)
 EXPORT = Trap("cannot be exported", "See the error: a fake is missing or guards on sizes.")
 CPP = Trap(
     "does not run in C++",
@@ -207,7 +222,8 @@ _MESSAGES = (
     (r"Batching rule not implemented|does not have vmap support", NO_VMAP_RULE),
     (r"must override the setup_context staticmethod", NO_FUNC_RULE),
     (r"forward AD.*does not support|not implement.*forward mode|jvp", SILENT_TANGENT),
-    (r"autograd kernel was not registered|does not require grad", MISSING_GRADIENT),
+    (r"does not have an autograd kernel|does not require grad", MISSING_GRADIENT),
+    (r"whose output has alias annotations", NOT_FUNCTIONAL),
     (r"Could not run .* with arguments from the '\w+' backend", NO_KERNEL),
     (r"does not have a sharding strategy", NO_SHARDING),
     (r"Could not export Python function call|PythonOp", PYTHON_OP),
@@ -215,7 +231,7 @@ _MESSAGES = (
 
 
 def diagnosed(error: BaseException, otherwise: Trap) -> Trap:
-    """The trap that an error's text gives away."""
+    """The trap that the text of an error points to."""
     text = f"{type(error).__name__}: {error}"
     cause = error.__cause__
     if cause is not None:

@@ -1,16 +1,16 @@
 """TorchScript: fused operators in scripted and traced modules.
 
-`optimize` gives one module; `enable` serves every module of the process. Importing this package
-compiles nothing.
+`optimize` returns one module with fused operators; `enable` serves all modules of the process.
+Importing this package compiles nothing.
 """
 
 from __future__ import annotations
 
-from .optimize import explain, optimize
-from .shapes import register_shape_functions
-from .static import StaticModel
-from .support import TorchScriptError
-from .transparent import disable, enable
+from fusewheel.jit.optimize import explain, optimize
+from fusewheel.jit.shapes import register_shape_functions
+from fusewheel.jit.static import StaticModel
+from fusewheel.jit.support import TorchScriptError
+from fusewheel.jit.transparent import disable, enable
 
 __all__ = [
     "StaticModel",

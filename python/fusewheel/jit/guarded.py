@@ -1,4 +1,4 @@
-"""One module of two: fused where its assumptions hold, the original everywhere else."""
+"""Joins two graphs: the fused one runs if its assumptions hold, otherwise the original one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from .inference import below_autograd
-from .inputs import Assumptions
-from .passes import TorchScript, held
+from fusewheel._torch import jit
+from fusewheel.jit.graph.passes import TorchScript, held
+from fusewheel.jit.inference import below_autograd
+from fusewheel.jit.inputs import Assumptions
 
 
 def guarded(
@@ -19,41 +20,41 @@ def guarded(
     arguments: Sequence[torch.Argument],
     assumptions: Assumptions,
 ) -> TorchScript:
-    """A module that runs `fused` where the assumptions hold.
+    """A module that runs `fused` if the assumptions hold for its inputs, otherwise `original`.
 
     Args:
-        fused: runs on inputs that satisfy them.
-        original: runs on all others.
-        arguments: of both, as their schema has them.
-        assumptions: what inputs must be like.
+        fused: the module with fused operators.
+        original: the module without them.
+        arguments: the arguments of both, from their schema.
+        assumptions: the conditions on the inputs of `fused`.
     """
     holder = torch.nn.Module()
     holder.fused, holder.original = held(fused._c), held(original._c)
     module: TorchScript = torch.jit.script(holder.eval())
     given = ", ".join(argument.name for argument in arguments)
     module.define(
-        _definition("forward", ["self"], arguments, assumptions, f"self.fused({given})")
+        definition("forward", ["self"], arguments, assumptions, f"self.fused({given})")
         + f"    return self.original({given})\n"
     )
     return below_autograd(module)
 
 
 def guarded_function(
-    fused: torch._C.Graph,
-    original: torch._C.Graph,
+    fused: jit.Graph,
+    original: jit.Graph,
     arguments: Sequence[torch.Argument],
     assumptions: Assumptions,
 ) -> Callable[..., Any]:
-    """As `guarded`, a function of two graphs; it takes every argument by its position.
+    """Like `guarded`, but a function made of two graphs; it takes all arguments by position.
 
     Args:
-        fused: runs on inputs that satisfy the assumptions; it has no module for an input.
-        original: runs on all others.
-        arguments: of both, as the schema has them.
-        assumptions: what inputs must be like.
+        fused: the graph with fused operators; it has no module among its inputs.
+        original: the graph without them.
+        arguments: the arguments of both, from their schema.
+        assumptions: the conditions on the inputs of `fused`.
     """
-    # One unit for all three: a call does not keep the function alive that it calls.
-    unit: Any = torch._C.CompilationUnit()
+    # One unit owns all three functions, because a call does not keep its callee alive.
+    unit: Any = jit.CompilationUnit()
     names = {
         "torch": torch,
         "fused": unit.create_function("fused", fused),
@@ -61,7 +62,7 @@ def guarded_function(
     }
     given = ", ".join(argument.name for argument in arguments)
     source = (
-        _definition("forward", [], arguments, assumptions, f"fused({given})")
+        definition("forward", [], arguments, assumptions, f"fused({given})")
         + f"    return original({given})\n"
     )
     unit.define(source, names.get)
@@ -69,24 +70,26 @@ def guarded_function(
     return function
 
 
-def _definition(
+def definition(
     name: str,
     parameters: list[str],
     arguments: Sequence[torch.Argument],
     assumptions: Assumptions,
     result: str,
 ) -> str:
-    """A function that returns `result` where the assumptions hold and autocast is off.
+    """A function that returns `result` if the assumptions hold and autocast is off.
 
-    Autocast casts nothing for our operators. A graph that asks `torch.is_autocast_cpu_enabled()`
-    ends the process when it is; what dtype a product has tells as well.
+    In TorchScript, autocast does not cast for our operators. A graph that calls
+    `torch.is_autocast_cpu_enabled()` ends the process when autocast is on, so the function looks at
+    the dtype of a product.
     """
+    # Not in a variable, because an input may have any name.
+    one = f"torch.empty([1, 1], dtype=torch.float32, device={assumptions.device})"
     signature = ", ".join([*parameters, *map(_parameter, arguments)])
     return (
         f"def {name}({signature}):\n"
         f"    if {assumptions.source()}:\n"
-        f"        probe = torch.empty([1, 1], dtype=torch.float32, device={assumptions.device})\n"
-        f"        if torch.mm(probe, probe).dtype == torch.float32:\n"
+        f"        if torch.mm({one}, {one}).dtype == torch.float32:\n"
         f"            return {result}\n"
     )
 

@@ -1,74 +1,103 @@
-"""TorchScript modules that run below autograd, where nobody can ask for a derivative.
+"""TorchScript modules that skip autograd when no input can require a gradient.
 
-On the `Autograd` key the kernels are Python, and take longer to find nothing to record than small
-operators take.
+The kernels on the `Autograd` key are Python. Even if they record nothing, they take longer than a
+small operator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
-from torch.nn.modules import module as nn_module
 
-from .passes import TorchScript
+from fusewheel._torch.autograd import below_autograd as below_autograd_block
+from fusewheel._torch.autograd import in_forward_mode
+from fusewheel._torch.dispatcher import is_watched
+from fusewheel._torch.functorch import in_transform
+from fusewheel._torch.jit import Graph, Node, RecursiveScriptModule, Value, is_tracing
+from fusewheel._torch.modules import has_global_hooks, has_hooks
+from fusewheel.jit.graph.nodes import nodes_in, overload_of
+from fusewheel.jit.graph.passes import TorchScript
 
 _NUMBERS = (bool, int, float, str, type(None))
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
-class InferenceModule(torch.jit._script.RecursiveScriptModule):
+class InferenceModule(RecursiveScriptModule):
     """A module without trainable parameters whose results share no memory with its inputs.
 
-    It saves as what it is otherwise, and as a part of another TorchScript module it is that.
+    It saves as an ordinary TorchScript module, and is one as a part of another module.
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As any module, below autograd if no gradient is asked for."""
+        """Calls the module; below autograd if no gradient can be asked for."""
         if (
             torch.is_inference_mode_enabled()  # it is below autograd already
             or is_observed(self)
             or _needs_autograd((*args, *kwargs.values()) if kwargs else args)
         ):
             return torch.nn.Module.__call__(self, *args, **kwargs)
-        with torch._C._AutoDispatchBelowAutograd():
+        with below_autograd_block():
             return self.forward(*args, **kwargs)
 
 
 def below_autograd(module: TorchScript) -> TorchScript:
-    """The module, which runs below autograd from now on where that makes no difference.
+    """The module, which from now on runs below autograd whenever that makes no difference.
 
     Args:
-        module: a frozen one that writes to none of its inputs.
+        module: a frozen module that does not write to its inputs.
     """
-    # Of a result that is a view of an input autograd has to know.
-    if not _returns_inputs(module):
+    graph = module.inlined_graph
+    # Attributes that a frozen graph still reads may require a gradient.
+    if not any(True for _ in _state(graph)) and can_run_below(graph):
         object.__setattr__(module, "__class__", InferenceModule)
     return module
 
 
+def can_run_below(graph: Graph) -> bool:
+    """Whether a graph computes the same below autograd if no input requires a gradient.
+
+    It does not if a result may be a view of an input, which autograd has to know; if it calls
+    Python or another module, which may use any tensor; or if the graph itself asks for gradients.
+
+    Args:
+        graph: the graph, with all calls inlined.
+    """
+    return not _returns_inputs(graph) and not any(map(_may_record, nodes_in(graph)))
+
+
+_UNKNOWN = ("prim::PythonOp", "prim::CallMethod", "prim::CallFunction")
+_GRADIENTS = ("aten::requires_grad_", "aten::grad", "aten::backward")
+
+
+def _may_record(node: Node) -> bool:
+    if node.kind() in (*_UNKNOWN, *_GRADIENTS):
+        return True
+    overload = overload_of(node)
+    if overload is None:
+        return False
+    pairs = zip(overload._schema.arguments, node.inputs(), strict=True)
+    asked = [value.toIValue() for argument, value in pairs if argument.name == "requires_grad"]
+    return any(asked)
+
+
 def is_observed(module: Any) -> bool:
-    """Whether somebody looks at how a module runs: hooks, tracers, transforms."""
+    """Whether hooks, tracers or transforms observe how a module runs."""
     return bool(
-        torch._C._get_tracing_state()
-        or module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-        or nn_module._has_any_global_hook()
+        is_tracing()
+        or has_hooks(module)
+        or has_global_hooks()
         or torch.compiler.is_compiling()
-        or torch._C._len_torch_function_stack()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._functorch.peek_interpreter_stack() is not None
+        or is_watched()
+        or in_transform()
     )
 
 
 def _needs_autograd(arguments: Iterable[Any]) -> bool:
-    """Whether derivatives may be asked for, or that is not plain to see."""
-    if forward_ad._current_level >= 0:
+    """Whether a derivative may be asked for; True if that is not certain."""
+    if in_forward_mode():
         return True
     for argument in arguments:
         if type(argument) in _PLAIN:
@@ -79,9 +108,19 @@ def _needs_autograd(arguments: Iterable[Any]) -> bool:
     return False
 
 
-def _returns_inputs(module: TorchScript) -> bool:
-    """Whether a result may lie in the memory of an input."""
-    graph = module.inlined_graph
+def _state(graph: Graph) -> Iterator[Value]:
+    """The attributes that a graph reads or writes; submodules do not count."""
+    for node in nodes_in(graph):
+        if node.kind() == "prim::SetAttr":
+            yield node.inputsAt(1)
+        elif node.kind() == "prim::GetAttr":
+            users = [use.user.kind() for use in node.output().uses()]
+            if any(user not in ("prim::GetAttr", "prim::SetAttr") for user in users):
+                yield node.output()
+
+
+def _returns_inputs(graph: Graph) -> bool:
+    """Whether a result may share memory with an input or an attribute of the module."""
     aliases: Any = graph.alias_db()
-    inputs = list(graph.inputs())[1:]
-    return any(aliases.may_contain_alias(i, o) for i in inputs for o in graph.outputs())
+    owned = [*list(graph.inputs())[1:], *_state(graph)]
+    return any(aliases.may_contain_alias(i, o) for i in owned for o in graph.outputs())

@@ -1,36 +1,34 @@
-"""Rewrite the graph of a frozen module for inputs like an example."""
+"""Rewrites the graph of a frozen module for inputs like an example."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
-from fusewheel.compiler.effects import Effects
-from fusewheel.compiler.metadata import storage_of
-from fusewheel.compiler.report import Report
-from fusewheel.compiler.rewrite import rewrite
-
-from .inputs import Assumptions
-from .mirror import Mirror, mirror
-from .passes import simplify, sink_containers
-from .replay import reads, replay
+from fusewheel._torch import jit
+from fusewheel.compiler.ir.effects import Effects
+from fusewheel.compiler.ir.metadata import storage_of
+from fusewheel.compiler.match.report import Report
+from fusewheel.compiler.match.rewrite import rewrite
+from fusewheel.jit.graph.mirror import Mirror, mirror
+from fusewheel.jit.graph.passes import simplify, sink_containers
+from fusewheel.jit.graph.replay import reads, replay
+from fusewheel.jit.inputs import Assumptions
 
 _ROUNDS = 8
 _NUMBERS = ("IntType", "BoolType", "FloatType")
 
 
 class NotLowered(Exception):
-    """A graph is left as it is; the message says why."""
+    """The graph cannot be rewritten; the message says why."""
 
 
-def lower(graph: torch._C.Graph, assumptions: Assumptions, inputs: Sequence[Any]) -> Report:
-    """Put operators into a graph.
+def lower(graph: jit.Graph, assumptions: Assumptions, inputs: Sequence[Any]) -> Report:
+    """Replace parts of a graph by fused operators.
 
     Args:
-        graph: it is changed in place; after an exception it must not be used.
-        assumptions: what its inputs are like; relations between sizes are added.
+        graph: the graph, which is changed in place; after an exception it must not be used.
+        assumptions: the conditions on its inputs; relations between sizes are added.
         inputs: example values of the graph's inputs.
 
     Returns:
@@ -50,8 +48,8 @@ def lower(graph: torch._C.Graph, assumptions: Assumptions, inputs: Sequence[Any]
     return report
 
 
-def _settled(graph: torch._C.Graph, assumptions: Assumptions, inputs: Sequence[Any]) -> Mirror:
-    """The mirror, after everything that the assumptions decide has become a constant."""
+def _settled(graph: jit.Graph, assumptions: Assumptions, inputs: Sequence[Any]) -> Mirror:
+    """The mirror of the graph, after everything that the assumptions decide became a constant."""
     for _ in range(_ROUNDS):
         sink_containers(graph)
         image = mirror(graph, inputs, assumptions.fake_mode)
@@ -74,7 +72,7 @@ def _insert_constants(image: Mirror) -> bool:
 
 
 def _check_writes(image: Mirror, assumptions: Assumptions) -> None:
-    # Two inputs may be one tensor when the graph runs, or lie in the memory of a weight.
+    # When the graph runs, two inputs may be the same tensor, or share memory with a weight.
     memory = {storage_of(tensor) for tensor in assumptions.tensors}
     for write in Effects(image.module.graph).writes:
         if write.storages is not None and not memory.isdisjoint(write.storages):

@@ -11,15 +11,15 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from fusewheel.compiler.report import Report
-
-from .guarded import guarded
-from .inputs import Assumptions, UnsupportedInput
-from .lower import NotLowered, lower
-from .passes import TorchScript, frozen, graph_of
-from .result import Lowered
-from .static import StaticModel
-from .support import require_torchscript
+from fusewheel._torch import jit
+from fusewheel.compiler.match.report import Report
+from fusewheel.jit.graph.passes import TorchScript, frozen, graph_of
+from fusewheel.jit.guarded import guarded
+from fusewheel.jit.inputs import Assumptions, UnsupportedInput
+from fusewheel.jit.lower import NotLowered, lower
+from fusewheel.jit.result import Lowered
+from fusewheel.jit.static import StaticModel
+from fusewheel.jit.support import require_torchscript
 
 _log = logging.getLogger("fusewheel.jit")
 
@@ -52,37 +52,37 @@ def optimize(
     *,
     runtime: Runtime = "interpreter",
 ) -> TorchScript | StaticModel:
-    """Freeze a module and put fused operators into its TorchScript graph.
+    """Freeze a module and replace parts of its TorchScript graph by fused operators.
 
-    What is replaced is what the compiler replaces, by the same patterns. The operators run on
-    inputs that are like the example in everything the replacement relies on (dtypes, devices,
-    ranks, which sizes are 1, contiguous, no gradient asked for, no autocast); all others run the
-    frozen graph without them, with the values that PyTorch gives. Other sizes are covered: give
-    no size of 1 in the example where there may be others.
+    The compiler's patterns decide what is replaced. The operators run on inputs that are like the
+    example: with its dtypes, devices, ranks, and sizes of 1, contiguous, without a gradient,
+    without autocast. All other inputs run the frozen graph without fused operators, with the same
+    values. Other sizes are like the example, except where the example has a size of 1: so give an
+    example without sizes of 1 if other sizes may come.
 
     Args:
-        module: scripted, traced, or a plain module; in evaluation mode. A plain module is
-            scripted, and traced with the example where that fails.
-        example_inputs: positional arguments of one call (a tensor alone is one), or keyword
-            arguments as a mapping. By default those that a module was traced with, as long as it
-            was not saved since.
-        runtime: ``"interpreter"`` for a TorchScript module; ``"static"`` for PyTorch's static
-            runtime, which plans the memory of a graph without control flow, on a CPU.
+        module: a scripted, traced or plain module in evaluation mode. A plain module is scripted,
+            or, if that fails, traced with the example.
+        example_inputs: positional arguments of one call (a tensor, or a sequence), or keyword
+            arguments as a mapping. Default None: the inputs that the module was traced with, unless
+            it was saved and loaded since.
+        runtime: ``"interpreter"`` (default) for a TorchScript module; ``"static"`` for PyTorch's
+            static runtime, which plans the memory of a graph without control flow, on a CPU.
 
     Returns:
-        A new module with ``forward`` alone, for inference. It saves, and loads wherever the
-        kernel library is loaded (``torch.ops.load_library``), without this package too. With the
-        static runtime a `StaticModel`, of which ``scripted`` is what saves.
+        A new module for inference, with ``forward`` only. It can be saved. Loading it needs the
+        kernel library (``torch.ops.load_library``), but not this package. With the static runtime
+        it is a `StaticModel`, whose attribute ``scripted`` can be saved.
 
     Raises:
         ValueError: the module is in training mode, the example does not fit its ``forward``, or
             `runtime` is neither of the two.
-        TypeError: `module` is no module.
+        TypeError: `module` is not a module.
         TorchScriptError: this Python has no TorchScript, or the static runtime cannot run the
             graph.
 
     Warns:
-        UserWarning: there is no example, so that nothing could be replaced.
+        UserWarning: there is no example, so nothing can be replaced.
     """
     if runtime not in ("interpreter", "static"):
         raise ValueError(
@@ -97,7 +97,7 @@ def optimize(
 
 
 def lowered(module: Any, example_inputs: Any = None) -> Lowered:
-    """As `optimize`, with all that is known about the result."""
+    """`optimize`, returning everything that is known about the result."""
     require_torchscript()
     if not isinstance(module, torch.nn.Module):
         raise TypeError(
@@ -106,14 +106,14 @@ def lowered(module: Any, example_inputs: Any = None) -> Lowered:
         )
     if getattr(module, "training", False):
         raise ValueError(
-            "fusewheel.jit.optimize: module is in training mode and a frozen one cannot be "
-            "trained; call module.eval() first, or train with "
+            "fusewheel.jit.optimize: module is in training mode, and the result could not be "
+            "trained because it is frozen; call module.eval() first, or train with "
             "torch.compile(model, backend='fusewheel')"
         )
     script = _scripted(module, example_inputs)
     original = frozen(script)
-    arguments = script._c._get_method("forward").schema.arguments[1:]
-    examples = _examples(script, arguments, example_inputs)
+    arguments = jit.forward_of(script).schema.arguments[1:]
+    examples = examples_of(script, arguments, example_inputs)
     if examples is None:
         reason = "example_inputs are needed to tell dtypes and sizes"
         return _unchanged(original, arguments, reason)
@@ -145,7 +145,7 @@ def _unchanged(
 
 
 def explain(module: torch.nn.Module | TorchScript, example_inputs: Example = None) -> Report:
-    """What `optimize` replaces in a module, and why not the rest.
+    """What `optimize` replaces in a module, and why it does not replace the rest.
 
     Args:
         module: as for `optimize`.
@@ -168,7 +168,7 @@ def _scripted(module: torch.nn.Module, example_inputs: Any) -> TorchScript:
     try:
         return torch.jit.script(module)
     except Exception as error:
-        # Scripting has no exception of its own for what it does not understand.
+        # Scripting has no exception type of its own, so any error means that it failed.
         if example_inputs is None:
             raise ValueError(
                 f"fusewheel.jit.optimize: {type(module).__name__} cannot be scripted, and tracing "
@@ -186,10 +186,10 @@ def _positional(example_inputs: Any) -> tuple[Any, ...]:
     return (example_inputs,) if isinstance(example_inputs, Tensor) else tuple(example_inputs)
 
 
-def _examples(
+def examples_of(
     script: TorchScript, arguments: Sequence[torch.Argument], example_inputs: Any
 ) -> list[Any] | None:
-    """Example values of all inputs, defaults filled in; None if there is none."""
+    """Example values of all inputs, with defaults filled in; None if there is no example."""
     names = [argument.name for argument in arguments]
     if example_inputs is None:
         example_inputs = dict(script._c._retrieve_traced_inputs().items()).get("forward")

@@ -1,4 +1,4 @@
-"""What `optimize` knows about its result."""
+"""Everything that `optimize` knows about its result."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ from dataclasses import dataclass, field
 
 import torch
 
-from fusewheel.compiler.report import Report
-
-from .inputs import Assumptions
-from .passes import TorchScript
+from fusewheel.compiler.match.report import Report
+from fusewheel.jit.graph.passes import TorchScript
+from fusewheel.jit.inputs import Assumptions
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """A module and what became of it.
+    """The result of rewriting a module.
 
     Attributes:
-        module: what to run: it takes any input that the original takes.
+        module: the module to run; it takes all inputs that the original takes.
         original: the frozen graph without fused operators.
-        arguments: of ``forward``, as its schema has them.
-        assumptions: what the example inputs are like; None if there is no example to go by.
-        fused: the part that runs on inputs like these; None if nothing was replaced.
-        report: what was replaced and what not.
-        reason: why nothing was looked at; empty otherwise.
-        failed: whether that is an error of the rewrite.
+        arguments: the arguments of ``forward``, from its schema.
+        assumptions: the conditions on the inputs of `fused`; None without an example.
+        fused: the graph that runs on inputs like the example; None if nothing was replaced.
+        report: what was replaced, and what was not.
+        reason: why the graph was not examined; empty if it was.
+        failed: whether the reason is an error in the rewrite.
     """
 
     module: TorchScript

@@ -1,7 +1,7 @@
-"""Shape functions: TorchScript's symbolic shape analysis sees through the operators.
+"""Shape functions, with which TorchScript's symbolic shape analysis infers shapes of operators.
 
-An operator declares the shape of each output as an expression (`Operator.shapes`). Here they
-become functions over lists of sizes, and are registered once for the process.
+An operator declares the shape of each output as an expression (`Operator.shapes`). This module
+turns these into functions over lists of sizes, and registers them once for the process.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from functools import cache
 
 import torch
 
-from fusewheel._operator import Operator
+from fusewheel._torch import jit
+from fusewheel.dispatch.operator import Operator
 from fusewheel.ops import operators
 
-# What the expressions may use. Shape functions return new lists; loops are what the analysis
-# unrolls, with symbolic sizes as well.
+# Functions that the expressions may use. Shape functions return new lists. The analysis unrolls
+# loops, also over symbolic sizes.
 _HELPERS = """
 def copied(x: List[int]) -> List[int]:
     out: List[int] = []
@@ -72,10 +73,10 @@ def shape_function(operator: Operator) -> str:
 
 
 def register_shape_functions() -> None:
-    """Tell TorchScript the shapes of every operator's outputs; a second call does nothing.
+    """Register the shape functions of all operators with TorchScript; a second call does nothing.
 
-    `torch._C._jit_pass_propagate_shapes_on_graph` then infers through them. An operator without
-    outputs has nothing to tell.
+    TorchScript's shape inference then works through the operators. Operators without outputs have
+    no shape function.
     """
     with _lock:
         _register()
@@ -87,19 +88,18 @@ def _register() -> torch.jit.CompilationUnit:
     unit = torch.jit.CompilationUnit(_HELPERS + "\n".join(map(shape_function, known)))
     for operator in known:
         function = getattr(unit, operator.name)
-        torch._C._jit_pass_inline(function.graph)
-        register = torch._C._jit_register_shape_compute_graph_for_node  # type: ignore[attr-defined]
-        register(_call_of(operator), function.graph)
+        jit.inline(function.graph)
+        jit.register_shape_function(_call_of(operator), function.graph)
     return unit
 
 
-def _call_of(operator: Operator) -> torch._C.Node:
-    """A call of the operator: nodes are how the registry knows operators."""
+def _call_of(operator: Operator) -> jit.Node:
+    """A node that calls the operator, because the registry takes a node."""
     schema = operator.overload._schema
     inputs = [f"%{argument.name} : {_ir_type(argument)}" for argument in schema.arguments]
     outputs = [f"%result_{i}" for i in range(len(schema.returns))]
     names = ", ".join(f"%{argument.name}" for argument in schema.arguments)
-    graph = torch._C.parse_ir(
+    graph = jit.parsed(
         f"graph({', '.join(inputs)}):\n"
         f"  {', '.join(f'{output} : Tensor' for output in outputs)}"
         f" = fusewheel::{operator.name}({names})\n"
@@ -109,7 +109,7 @@ def _call_of(operator: Operator) -> torch._C.Node:
     return next(node for node in graph.nodes() if node.kind() == f"fusewheel::{operator.name}")
 
 
-_graphs: list[torch._C.Graph] = []
+_graphs: list[jit.Graph] = []
 
 
 def _ir_type(argument: torch.Argument) -> str:

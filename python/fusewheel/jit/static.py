@@ -1,4 +1,4 @@
-"""PyTorch's static runtime behind the nodes of a graph, memory planned ahead."""
+"""Runs parts of a graph in PyTorch's static runtime, which plans memory."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .guarded import guarded_function
-from .regions import with_regions, without_module
-from .result import Lowered
-from .support import TorchScriptError
+from fusewheel.jit.graph.regions import with_regions, without_module
+from fusewheel.jit.guarded import guarded_function
+from fusewheel.jit.result import Lowered
+from fusewheel.jit.support import TorchScriptError
 
 
 class StaticModel(torch.nn.Module):
-    """Runs the straight parts of a graph in PyTorch's static runtime, for inference on a CPU.
+    """Runs parts of a graph without control flow in PyTorch's static runtime, on a CPU.
 
-    Inputs like the example run there, what lies between such parts and all other inputs in the
-    TorchScript interpreter. Calls take turns: the runtime has one set of buffers. What comes out of
-    it are inference tensors, as under `torch.inference_mode`: clone one that autograd shall record.
-    It cannot be saved; `scripted` can.
+    For inputs like the example, these parts run in the static runtime, and what lies between them
+    runs in the TorchScript interpreter. All other inputs run in the interpreter. Calls from several
+    threads take turns, because the runtime has one set of buffers. Results are inference tensors,
+    as under `torch.inference_mode`: clone one before autograd records it. The module cannot be
+    saved; `scripted` can.
 
     Args:
-        lowered: a module and the assumptions about its inputs.
+        lowered: a module with the assumptions about its inputs.
 
     Attributes:
-        scripted: the same in the interpreter, a TorchScript module.
+        scripted: the same as a TorchScript module, which runs in the interpreter.
 
     Raises:
         TorchScriptError: the static runtime cannot run the graph; the message says why.
@@ -50,7 +51,7 @@ class StaticModel(torch.nn.Module):
             return self._run(*given)
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
-        """All inputs in order; None where they do not fit, of which TorchScript tells best."""
+        """All inputs in order; None if they do not fit, and TorchScript raises the error then."""
         names = self._names
         if not kwargs and len(args) == len(names):
             return args

@@ -1,28 +1,44 @@
-"""The operators, one module each: whatever module lies here is found, registered and exported.
+"""The operators, one module for each in the folder of its family.
 
-A module declares `OPERATORS`, and the public function it is named after.
+Every module in a family is found and registered, and its public functions are exported. It declares
+`OPERATORS`. Modules whose names begin with an underscore are helpers.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Callable
+from typing import Any
 
-from fusewheel._operator import Operator
-from fusewheel._register import register
+from fusewheel.dispatch.operator import Operator
+from fusewheel.dispatch.register import register
+
+
+def _stems() -> list[str]:
+    """The modules of all operators, by name."""
+    families = [m.name for m in pkgutil.iter_modules(__path__) if m.ispkg]
+    found = []
+    for family in families:
+        package = importlib.import_module(f"{__name__}.{family}")
+        stems = (module.name for module in pkgutil.iter_modules(package.__path__))
+        found += [f"{package.__name__}.{stem}" for stem in stems if not stem.startswith("_")]
+    return sorted(found)
+
 
 _declared: dict[str, Operator] = {}
-__all__: list[str] = []
 
-for _module in sorted(module.name for module in pkgutil.iter_modules(__path__)):
-    for _operator in importlib.import_module(f"{__name__}.{_module}").OPERATORS:
+for _stem in _stems():
+    for _operator in importlib.import_module(_stem).OPERATORS:
         register(_operator)
         _declared[_operator.name] = _operator
-        if _operator.function is not None:
-            globals()[_operator.name] = _operator.function
-            __all__.append(_operator.name)
 
 
 def operators() -> tuple[Operator, ...]:
     """Every operator's declaration, by name."""
     return tuple(_declared[name] for name in sorted(_declared))
+
+
+def functions() -> dict[str, Callable[..., Any]]:
+    """The public function of every operator that has one, by name."""
+    return {o.name: o.function for o in operators() if o.function is not None}

@@ -1,4 +1,4 @@
-"""How large the inputs of a model's linear layers are, from batches that run through it."""
+"""Measures how large the inputs of a model's linear layers are, on batches of the user."""
 
 from __future__ import annotations
 
@@ -14,17 +14,21 @@ def calibrate(
     run: Callable[[torch.nn.Module], Any],
     filter: Callable[[str, torch.nn.Module], bool] | None = None,
 ) -> dict[str, Tensor]:
-    """Mean square of every input feature of every linear layer while batches run.
+    """The mean square of every in feature of every linear layer, while batches run.
+
+    Source: `mean(x ** 2)`, the error weight of GGUF's importance matrix.
 
     Args:
-        model: looked at and left as it was; its mode (`eval`, `train`) is the caller's affair.
-        run: called once with `model`, runs the batches; without gradients. What it raises is
-            passed on.
-        filter: `filter(name, module)` says whether to look at a layer; all if None.
+        model: the model. It is not changed; call `model.eval()` before if that is needed.
+        run: a function that is called once with `model`, without gradients, and runs the batches.
+            Its errors are passed on.
+        filter: `filter(name, module)` says whether to measure a layer; default None, which means
+            all layers.
 
     Returns:
-        By the name of the layer a tensor `[K]`, float32, on the layer's device: `calibration` of
-        `quantize_`, `importance` of `quantize_int4`. Layers that saw no input are left out.
+        For each layer, by its name, a float32 tensor `[K]` on the layer's device. Pass the result
+        to `quantize_` as `calibration`, or one tensor to `quantize_int4` as `importance`. Layers
+        without any input are left out.
     """
     sums: dict[str, Tensor] = {}
     counts: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Quantised weights as tensors: how they are packed, and what they stand for."""
+"""The tensors of quantised weights: how they are packed, and which weight they stand for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fusewheel._quantized import INT4_BLOCK, decode_int4, decode_int8, groups_of, unpack
+from fusewheel.ops.linear._quantized import (
+    INT4_BLOCK,
+    decode_int4,
+    decode_int8,
+    groups_of,
+    unpack,
+)
 
 
 class Int8Weight(NamedTuple):
@@ -15,7 +21,7 @@ class Int8Weight(NamedTuple):
 
     Attributes:
         qweight: codes `[N, K]`, int8.
-        scales: `[N]`, or `[N, K / group_size]`.
+        scales: `[N]`, or `[N, K / group_size]`; a floating dtype.
     """
 
     qweight: Tensor
@@ -27,9 +33,9 @@ class Int4Weight(NamedTuple):
 
     Attributes:
         qweight: packed codes `[N, K / 2]`, uint8; see `pack_int4`.
-        scales: `[N, K / group_size]`.
-        zeros: the weight of code 0, likewise.
-        group_size: input features that share a scale: 32, 64 or 128.
+        scales: `[N, K / group_size]`; a floating dtype.
+        zeros: `[N, K / group_size]`: the weight of code 0; the dtype of `scales`.
+        group_size: in features that share a scale: 32, 64 or 128.
     """
 
     qweight: Tensor
@@ -39,18 +45,19 @@ class Int4Weight(NamedTuple):
 
 
 def pack_int4(codes: Tensor) -> Tensor:
-    """Packs 4-bit codes two a byte, in the order of GGUF's 4-bit blocks.
+    """Packs two 4-bit codes into a byte, in the order of GGUF's 4-bit blocks.
 
-    Byte `j` of each 32 elements holds element `j` in its low half, element `16 + j` in its high.
+    Byte `j` of each 32 elements holds element `j` in its low half and element `16 + j` in its high
+    half.
 
     Args:
-        codes: `[..., K]` of any integer dtype, each 0 to 15; K a multiple of 32.
+        codes: `[..., K]`, any integer dtype, values 0 to 15; K is a multiple of 32.
 
     Returns:
         `[..., K / 2]`, uint8.
 
     Raises:
-        ValueError: a code is not 0 to 15, or K is no multiple of 32.
+        ValueError: a code is not 0 to 15, or K is not a multiple of 32.
     """
     if codes.dim() == 0 or codes.shape[-1] % INT4_BLOCK != 0:
         raise ValueError(
@@ -65,7 +72,7 @@ def pack_int4(codes: Tensor) -> Tensor:
 
 
 def packed(codes: Tensor) -> Tensor:
-    """`pack_int4` of codes known to be right."""
+    """`pack_int4` without checks of the codes."""
     blocks = codes.unflatten(-1, (codes.shape[-1] // INT4_BLOCK, 2, INT4_BLOCK // 2))
     low, high = blocks.unbind(-2)
     return (low | (high << 4)).flatten(-2)
@@ -75,13 +82,13 @@ def unpack_int4(qweight: Tensor) -> Tensor:
     """The inverse of `pack_int4`.
 
     Args:
-        qweight: `[..., K / 2]`, uint8; K a multiple of 32.
+        qweight: `[..., K / 2]`, uint8; K is a multiple of 32.
 
     Returns:
-        `[..., K]`, uint8, each 0 to 15.
+        `[..., K]`, uint8, values 0 to 15.
 
     Raises:
-        ValueError: `qweight` is not uint8, or K is no multiple of 32.
+        ValueError: `qweight` is not uint8, or K is not a multiple of 32.
     """
     if qweight.dtype != torch.uint8:
         raise ValueError(f"unpack_int4: qweight must be uint8, got {qweight.dtype}")
@@ -94,17 +101,17 @@ def unpack_int4(qweight: Tensor) -> Tensor:
 
 
 def dequantize_int8(qweight: Tensor, scales: Tensor) -> Tensor:
-    """`qweight * scales`, the weight that `linear_int8` works with.
+    """`qweight * scales`, the weight that `linear_int8` multiplies by.
 
     Args:
         qweight: `[N, K]`, int8.
         scales: `[N]` or `[N, groups]`, any floating dtype.
 
     Returns:
-        `[N, K]`, float32 (float64 where `scales` is).
+        `[N, K]`, float32, or float64 if `scales` is float64.
 
     Raises:
-        ValueError: the shapes do not go together.
+        ValueError: the shapes do not fit together.
     """
     rows, columns = qweight.shape
     if scales.shape[:1] != (rows,) or scales.dim() > 2 or columns % max(groups_of(scales), 1):
@@ -116,19 +123,19 @@ def dequantize_int8(qweight: Tensor, scales: Tensor) -> Tensor:
 
 
 def dequantize_int4(qweight: Tensor, scales: Tensor, zeros: Tensor, group_size: int = 32) -> Tensor:
-    """`code * scale + zero`, the weight that `linear_int4` works with.
+    """`code * scale + zero`, the weight that `linear_int4` multiplies by.
 
     Args:
         qweight: `[N, K / 2]`, uint8.
         scales: `[N, K / group_size]`, any floating dtype.
-        zeros: likewise.
-        group_size: 32, 64 or 128.
+        zeros: `[N, K / group_size]`, the dtype of `scales`.
+        group_size: 32 (default), 64 or 128.
 
     Returns:
-        `[N, K]`, float32 (float64 where `scales` is).
+        `[N, K]`, float32, or float64 if `scales` is float64.
 
     Raises:
-        ValueError: the shapes do not go together.
+        ValueError: the shapes do not fit together, or `group_size` is not one of the three.
     """
     rows, columns = qweight.shape[0], 2 * qweight.shape[1]
     expected = (rows, columns // check_group_size("dequantize_int4", group_size))
@@ -142,7 +149,7 @@ def dequantize_int4(qweight: Tensor, scales: Tensor, zeros: Tensor, group_size: 
 
 
 def check_group_size(what: str, group_size: int) -> int:
-    """`group_size`, if 4-bit weights can have it."""
+    """Returns `group_size`; raises ValueError if 4-bit weights cannot have it."""
     if group_size not in (32, 64, 128):
         raise ValueError(f"{what}: group_size must be 32, 64 or 128, got {group_size}")
     return group_size

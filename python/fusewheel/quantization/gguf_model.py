@@ -1,4 +1,4 @@
-"""Run the linear layers of a model that was loaded from a GGUF file on the file's own blocks."""
+"""Uses the blocks of a GGUF file in the linear layers of a model that was loaded from it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from fusewheel.quantization.blocks import from_gguf
 from fusewheel.quantization.formats import Int8Weight, dequantize_int4, dequantize_int8
 from fusewheel.quantization.modules import LinearInt4, LinearInt8
 
-# The converter of these architectures reorders the rows of attn_q and attn_k: rotary pairs, which
-# lie half a head apart in transformers, become neighbours.
+# For these architectures the converter reorders the rows of attn_q and attn_k: rotary pairs are
+# half a head apart in transformers and neighbours in the file.
 _NEIGHBOURING_PAIRS = ("llama",)
 
 
 @dataclass(frozen=True)
 class Repacked:
-    """What `repack_gguf` did.
+    """The result of `repack_gguf`.
 
     Attributes:
-        replaced: the type in the file (``"Q4_1"``) of every layer that was replaced, by its name.
-        kept: why a linear layer was left as it was, by its name.
+        replaced: for each replaced layer, by its name, its type in the file (``"Q4_1"``).
+        kept: for each linear layer that was not replaced, by its name, the reason.
     """
 
     replaced: dict[str, str] = field(default_factory=dict)
@@ -33,21 +33,22 @@ class Repacked:
 
 
 def repack_gguf(model: nn.Module, path: str | os.PathLike[str], dynamic: bool = False) -> Repacked:
-    """Replace the linear layers of a model loaded from a GGUF file by layers over its blocks.
+    """Replace the linear layers of a model that was loaded from a GGUF file by layers that use the
+    file's 4-bit and 8-bit blocks.
 
-    ``AutoModelForCausalLM.from_pretrained(folder, gguf_file=name)`` turns 4-bit blocks into
-    floating numbers. This puts the blocks back, as `LinearInt4` and `LinearInt8`, without loss: a
-    layer is replaced only if its weight equals that of the blocks, bit for bit. So the file has to
-    be the one the model was loaded from, and the weights unchanged. An output layer that shares its
-    weight with the embedding is replaced too; the embedding remains.
+    ``AutoModelForCausalLM.from_pretrained(folder, gguf_file=name)`` converts the blocks to floating
+    numbers. This function converts them back to `LinearInt4` and `LinearInt8`, without loss: a
+    layer is replaced only if its weight is equal to the blocks, bit for bit. So the model must have
+    been loaded from this file, and its weights must be unchanged. An output layer that shares its
+    weight with the embedding is replaced too; the embedding stays.
 
     Args:
-        model: a transformers model; changed in place.
-        path: the GGUF file. Names are translated by the name map of the package ``gguf``.
-        dynamic: the layers round their activations to int8.
+        model: a transformers model; it is changed in place.
+        path: the GGUF file. The package ``gguf`` translates the names of tensors.
+        dynamic: whether the layers round their activations to int8; default False.
 
     Returns:
-        The layers that were replaced, and those that were not with the reason.
+        The layers that were replaced, and those that were not, with the reasons.
 
     Raises:
         ModuleNotFoundError: the package ``gguf`` is not installed.
@@ -69,7 +70,7 @@ def repack_gguf(model: nn.Module, path: str | os.PathLike[str], dynamic: bool = 
 
 
 class _File:
-    """The tensors of a GGUF file by the names that transformers gives them."""
+    """The tensors of a GGUF file, by their names in transformers."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         import gguf
@@ -87,7 +88,11 @@ class _File:
     def layer(
         self, name: str, linear: nn.Linear, tied: bool, dynamic: bool
     ) -> tuple[str, nn.Module]:
-        """The type of a layer's tensor and the layer over its blocks; ValueError says why not."""
+        """The type of a layer's tensor in the file, and a layer that uses its blocks.
+
+        Raises:
+            ValueError: the reason why the layer cannot be replaced.
+        """
         tensor = self._tensor(name, tied)
         kind = tensor.tensor_type.name
         rows, columns = linear.weight.shape
@@ -95,7 +100,7 @@ class _File:
             raise ValueError(
                 f"{tensor.name} has shape {[int(size) for size in tensor.shape[::-1]]}"
             )
-        # Copied: the file is mapped read-only.
+        # A copy, because the file is mapped read-only.
         blocks = torch.from_numpy(tensor.data.copy())
         order = self._row_order(tensor.name, rows)
         weight = from_gguf(blocks if order is None else blocks[order], kind, (rows, columns))
@@ -121,7 +126,7 @@ class _File:
         return tensor
 
     def _row_order(self, key: str, rows: int) -> Tensor | None:
-        """Where the rows of the transformers weight are in the file; None if in the same place."""
+        """The row in the file for each row in transformers; None if the order is the same."""
         kind = key.split(".")[-2]
         if self._architecture not in _NEIGHBOURING_PAIRS or kind not in ("attn_q", "attn_k"):
             return None

@@ -1,4 +1,4 @@
-"""A model's linear layers, quantised in place."""
+"""Quantises the linear layers of a model in place."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
+from fusewheel._torch.modules import HOOKS
 from fusewheel.quantization.formats import check_group_size
 from fusewheel.quantization.modules import LinearInt4, LinearInt8
 from fusewheel.quantization.report import QuantizationReport, Skip, Swap
 
-# Their forward reads the weights of their layers itself.
+# Their forward reads the weights of their linear layers itself.
 _READS_WEIGHTS = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
-
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def quantize_(
@@ -25,30 +24,34 @@ def quantize_(
     calibration: Mapping[str, Tensor] | None = None,
     dynamic: bool = False,
 ) -> QuantizationReport:
-    """Replaces every linear layer of a model by one with a quantised weight, in place.
+    """Replaces the linear layers of a model by layers with quantised weights, in place.
 
-    Layer by layer, so that memory falls as it goes. A weight that is tied to another module's (an
-    output layer to the embedding) stays with that module; the layer gets codes of its own. Layers
-    that are not a plain `torch.nn.Linear`, that have hooks, or whose input features `group_size`
-    does not divide are left alone, and the report says why. A model on the device `meta` becomes a
-    skeleton into which the state dictionary of a quantised one loads.
+    It replaces one layer after the other, so the memory falls meanwhile. If an output layer shares
+    its weight with the embedding, the embedding keeps the weight and the layer gets codes of its
+    own. Not replaced, with the reason in the report, are layers that are not a plain
+    `torch.nn.Linear`, that have hooks, or whose in features `group_size` does not divide. A model
+    on the device `meta` can be quantised too, and then loads the state dictionary of a quantised
+    model.
+
+    Source: `quantize_int4` and `quantize_int8` have the formulas.
 
     Args:
-        model: the model; its other modules stay as they are.
-        kind: `"int4"` (`LinearInt4`) or `"int8"` (`LinearInt8`).
-        group_size: input features that share a scale: 32, 64 or 128; for `"int8"` any multiple of
-            32, or None for one scale per output feature.
-        filter: `filter(name, module)` says whether to quantise a layer; all if None.
-        calibration: mean squares of the layers' inputs by name, see `calibrate`; `"int4"` only.
-            Layers it lacks are rounded to nearest.
-        dynamic: whether the layers round their activations to int8 too.
+        model: the model; other modules are not changed.
+        kind: `"int4"` (default) for `LinearInt4`, or `"int8"` for `LinearInt8`.
+        group_size: in features that share a scale: 32 (default), 64 or 128; for `"int8"` any
+            multiple of 32, or None for one scale for each out feature.
+        filter: `filter(name, module)` says whether to quantise a layer; default None, which means
+            all layers.
+        calibration: the result of `calibrate`, for `"int4"` only; default None. Layers that are not
+            in it are rounded to nearest.
+        dynamic: whether the layers round their activations to int8 too; default False.
 
     Returns:
         What was replaced, what was not and why, and the bytes of the model before and after.
 
     Raises:
-        ValueError: an argument is not as above, `model` is itself a linear layer, or a weight
-            cannot be quantised (NaN or infinity); the layers before that one are replaced then.
+        ValueError: an argument is not as above, `model` itself is a linear layer, or a weight has
+            NaN or infinity; the layers before that one are replaced already then.
     """
     size = _check_arguments(kind, group_size, calibration)
     if isinstance(model, nn.Linear):
@@ -56,10 +59,10 @@ def quantize_(
     known = calibration or {}
     unknown = sorted(set(known) - {name for name, _ in model.named_modules()})
     if unknown:
-        raise ValueError(f"quantize_: calibration names layers the model lacks: {unknown}")
+        raise ValueError(f"quantize_: calibration names layers that the model lacks: {unknown}")
     before = _bytes(model)
     swapped, skipped = [], []
-    # Names, not layers: a list of these would keep every weight alive until the end.
+    # Names and not layers, because a list of layers would keep all weights until the end.
     names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     for name in names:
         linear = model.get_submodule(name)
@@ -79,7 +82,7 @@ def quantize_(
 def _check_arguments(
     kind: str, group_size: int | None, calibration: Mapping[str, Tensor] | None
 ) -> int:
-    """The group size, 0 for None."""
+    """Checks the arguments; returns the group size, 0 for None."""
     if kind == "int4":
         if group_size is None:
             raise ValueError("quantize_: group_size must be 32, 64 or 128 for int4, got None")
@@ -96,12 +99,12 @@ def _check_arguments(
 def _obstacle(
     model: nn.Module, name: str, linear: nn.Linear, kind: str, group_size: int
 ) -> str | None:
-    """Why a layer must be left alone."""
+    """Why a layer cannot be replaced; None if it can."""
     if torch.nn.utils.parametrize.is_parametrized(linear):
         return "it is parametrized"
     if type(linear) is not nn.Linear:
         return f"it is a subclass of Linear, {type(linear).__name__}"
-    if any(getattr(linear, hooks) for hooks in _HOOKS):
+    if any(getattr(linear, hooks) for hooks in HOOKS):
         return "it has hooks, which would be lost"
     if "forward" in vars(linear):
         return "its forward was replaced"
@@ -112,7 +115,7 @@ def _obstacle(
     if isinstance(model.get_submodule(name.rpartition(".")[0]), _READS_WEIGHTS):
         return "its parent reads the weight itself"
     if linear.in_features == 0 or (group_size and linear.in_features % group_size):
-        return f"its {linear.in_features} in features are no multiple of {group_size}"
+        return f"its {linear.in_features} in features are not a multiple of {group_size}"
     return None
 
 
@@ -133,7 +136,7 @@ def _quantized(
 
 
 def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    """Puts `new` wherever `old` is: a shared layer stays shared."""
+    """Puts `new` everywhere where `old` is, so that a shared layer stays shared."""
     for parent in model.modules():
         for key, child in list(parent._modules.items()):
             if child is old:

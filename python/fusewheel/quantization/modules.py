@@ -1,4 +1,4 @@
-"""Linear layers that hold quantised weights."""
+"""Linear layers with quantised weights."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from fusewheel.ops.linear_int4 import linear_int4
-from fusewheel.ops.linear_int8 import linear_int8
+from fusewheel.ops.linear.linear_int4 import linear_int4
+from fusewheel.ops.linear.linear_int8 import linear_int8
 from fusewheel.quantization.formats import Int4Weight, Int8Weight, check_group_size
 from fusewheel.quantization.rounding import quantize_int4, quantize_int8
 
 
 class _QuantizedLinear(torch.nn.Module):
-    """What both layers share: the bias, and buffers that keep their dtype."""
+    """The base class of both layers: the bias, and buffers that keep their dtype."""
 
     qweight: Tensor
     scales: Tensor
     bias: Parameter | None
 
-    # Floating buffers that belong to the codes: a cast would change the weight.
+    # Floating buffers of the weight, which a cast would change.
     _kept: tuple[str, ...] = ("scales",)
 
     def __init__(
@@ -54,7 +54,7 @@ class _QuantizedLinear(torch.nn.Module):
         for name in self._kept:
             saved, own = state.get(prefix + name), getattr(self, name)
             if isinstance(saved, Tensor) and saved.dtype != own.dtype:
-                # Copying into another dtype would change the weight.
+                # Copying to another dtype would change the weight.
                 setattr(self, name, own.to(saved.dtype))
         super()._load_from_state_dict(state, prefix, *rest)
 
@@ -63,7 +63,7 @@ class _QuantizedLinear(torch.nn.Module):
             self.bias = bias if isinstance(bias, Parameter) else Parameter(bias)
 
     def extra_repr(self) -> str:
-        """What `print` shows of the layer."""
+        """The text that `print` shows for the layer."""
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, "
             f"bias={self.bias is not None}, group_size={self.group_size}, dynamic={self.dynamic}"
@@ -73,24 +73,27 @@ class _QuantizedLinear(torch.nn.Module):
 class LinearInt8(_QuantizedLinear):
     """A linear layer with an 8-bit weight; see `linear_int8`.
 
-    Takes the place of `torch.nn.Linear`; instead of `weight` there are the buffers `qweight` and
-    `scales`. A new layer is zero; `from_linear` and `from_weight` make one that is not.
+    It replaces `torch.nn.Linear`. Instead of `weight` it has the buffers `qweight` and `scales`. A
+    new layer is zero; `from_linear` and `from_weight` make one from a weight.
 
-    `to(dtype)`, `half()` and the like cast the bias and leave the scales as they are, whose dtype
-    need not be that of the activations. A state dictionary loads into a layer of the same shape on
-    any device, `meta` included (with `assign=True`), and brings the dtype of its scales.
+    `to(dtype)`, `half()` and the like cast the bias. They do not cast the scales, whose dtype may
+    differ from that of the activations. A state dictionary loads into a layer of the same shape on
+    any device, also on `meta` (with `assign=True`); the scales get the dtype that was saved.
+
+    Source: `torch.nn.Linear`; `fusewheel.linear_int8` has the formula.
 
     Args:
         in_features: K.
         out_features: N.
-        bias: whether there is one.
-        device: of everything.
-        dtype: of the bias.
-        group_size: input features that share a scale, a multiple of 32; None for one scale per row.
-        dynamic: whether activations are rounded to int8 too.
+        bias: whether the layer has a bias; default True.
+        device: the device of all tensors; default None, which means torch's default.
+        dtype: the dtype of the bias; default None, which means torch's default.
+        group_size: in features that share a scale, a multiple of 32 that divides K; default None,
+            which means one scale for each out feature.
+        dynamic: whether activations are rounded to int8 too; default False.
 
     Raises:
-        ValueError: `group_size` does not fit.
+        ValueError: `group_size` is not as above.
     """
 
     def __init__(
@@ -152,24 +155,26 @@ class LinearInt8(_QuantizedLinear):
 class LinearInt4(_QuantizedLinear):
     """A linear layer with a 4-bit weight; see `linear_int4`.
 
-    Takes the place of `torch.nn.Linear`; instead of `weight` there are the buffers `qweight`,
-    `scales` and `zeros`. A new layer is zero; `from_linear` and `from_weight` make one that is not.
+    It replaces `torch.nn.Linear`. Instead of `weight` it has the buffers `qweight`, `scales` and
+    `zeros`. A new layer is zero; `from_linear` and `from_weight` make one from a weight.
 
-    `to(dtype)`, `half()` and the like cast the bias and leave scales and zeros as they are, whose
-    dtype need not be that of the activations. A state dictionary loads into a layer of the same
-    shape on any device, `meta` included (with `assign=True`), and brings the dtype of its scales.
+    `to(dtype)`, `half()` and the like cast the bias. They do not cast scales and zeros, whose dtype
+    may differ from that of the activations. A state dictionary loads into a layer of the same shape
+    on any device, also on `meta` (with `assign=True`); the scales get the dtype that was saved.
+
+    Source: `torch.nn.Linear`; `fusewheel.linear_int4` has the formula.
 
     Args:
         in_features: K, a multiple of `group_size`.
         out_features: N.
-        bias: whether there is one.
-        device: of everything.
-        dtype: of the bias.
-        group_size: input features that share scale and zero: 32, 64 or 128.
-        dynamic: whether activations are rounded to int8 too.
+        bias: whether the layer has a bias; default True.
+        device: the device of all tensors; default None, which means torch's default.
+        dtype: the dtype of the bias; default None, which means torch's default.
+        group_size: in features that share scale and zero: 32 (default), 64 or 128.
+        dynamic: whether activations are rounded to int8 too; default False.
 
     Raises:
-        ValueError: `group_size` does not fit.
+        ValueError: `group_size` is not one of the three, or does not divide K.
     """
 
     zeros: Tensor

@@ -1,4 +1,4 @@
-"""What became of a model's linear layers."""
+"""The report of `quantize_`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Swap:
-    """A layer that is quantised now.
+    """A layer that was quantised.
 
     Attributes:
-        name: of the layer in the model.
-        bytes_before: of its weight and bias.
-        bytes_after: of its codes, scales, zeros and bias.
-        calibrated: whether its scales were fitted to calibration data.
+        name: its name in the model.
+        bytes_before: the bytes of its weight and bias.
+        bytes_after: the bytes of its codes, scales, zeros and bias.
+        calibrated: whether calibration chose its codes.
     """
 
     name: str
@@ -24,11 +24,11 @@ class Swap:
 
 @dataclass(frozen=True)
 class Skip:
-    """A linear layer that was left alone.
+    """A linear layer that was not quantised.
 
     Attributes:
-        name: of the layer in the model.
-        reason: why.
+        name: its name in the model.
+        reason: why it was not quantised.
     """
 
     name: str
@@ -42,9 +42,9 @@ class QuantizationReport:
     Attributes:
         kind: `"int4"` or `"int8"`.
         swapped: the layers that were quantised.
-        skipped: the linear layers that were not.
-        bytes_before: of all parameters and buffers of the model.
-        bytes_after: likewise, afterwards.
+        skipped: the linear layers that were not quantised.
+        bytes_before: the bytes of all parameters and buffers of the model, before.
+        bytes_after: the same, after.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""Floating weights to codes: round to nearest, or the range that serves the inputs best."""
+"""Rounds floating weights to codes, to the nearest or by the error of the outputs."""
 
 from __future__ import annotations
 
@@ -12,36 +12,40 @@ from fusewheel.quantization.formats import (
     packed,
 )
 
-# Elements worked on at a time: temporaries stay in the cache, and small beside the weight.
+# The number of elements in a step, so that temporaries stay in the cache and are small.
 _CHUNK = 2**18
-# A scale smaller than this has fewer than 8 significant bits in float16.
+# A smaller scale would have fewer than 8 significant bits in float16.
 _SMALLEST_HALF_SCALE = 2.0**-17
-# Parts of a group's range that calibration tries, in equal steps down to the smallest.
+# The number of ranges that calibration tries for a group, in equal steps down to the smallest.
 _SHRINKS = 9
 _SMALLEST_RANGE = 0.6
-# By so much must an error be smaller to count: more than float32 sums may be off.
+# An error counts as smaller below this factor, because float32 sums are not exact.
 _IMPROVEMENT = 1 - 1e-4
 
 
 def quantize_int8(
     weight: Tensor, group_size: int | None = None, scale_dtype: torch.dtype | None = None
 ) -> Int8Weight:
-    """Rounds a weight to `code * scale` with int8 codes and `scale = max |w| / 127` per group.
+    """Rounds a weight to `code * scale` with int8 codes and `scale = max(abs(w)) / 127` per group.
 
-    Codes are those nearest to the weight for the scale as it is stored, and never -128.
+    The codes are the nearest ones for the scale as it is stored, and never -128.
+
+    Source: symmetric round-to-nearest quantisation, as in Dettmers et al., "LLM.int8()" (2022).
 
     Args:
-        weight: `[N, K]`, any floating dtype; finite.
-        group_size: input features that share a scale, a multiple of 32 that divides K; None for
-            one scale per output feature.
-        scale_dtype: of the scales; None for float16, or float32 where a scale is beyond float16.
+        weight: `[N, K]`, any floating dtype, finite.
+        group_size: in features that share a scale, a multiple of 32 that divides K; default None,
+            which means one scale for each out feature.
+        scale_dtype: the dtype of the scales; default None, which means float16, or float32 if a
+            scale is beyond float16.
 
     Returns:
-        The codes `[N, K]` and the scales, `[N]` without `group_size`, else `[N, K / group_size]`.
+        The codes `[N, K]`, int8, and the scales: `[N]` without `group_size`, otherwise
+        `[N, K / group_size]`.
 
     Raises:
-        ValueError: `weight` is no matrix, is not floating or holds NaN or infinity, `group_size`
-            does not fit, or a scale is beyond `scale_dtype`.
+        ValueError: `weight` is not a matrix, is not floating, or has NaN or infinity; `group_size`
+            is not as above; or a scale is beyond `scale_dtype`.
     """
     columns = _check_weight("quantize_int8", weight)
     if group_size is not None and (group_size < 32 or group_size % 32 or columns % group_size):
@@ -67,30 +71,31 @@ def quantize_int4(
     importance: Tensor | None = None,
     scale_dtype: torch.dtype | None = None,
 ) -> Int4Weight:
-    """Rounds a weight to `code * scale + zero` with codes 0 to 15 per group of input features.
+    """Rounds a weight to `code * scale + zero` with codes 0 to 15, for each group of in features.
 
-    Without `importance` the codes span the group: `zero = min w`, `scale = (max w - zero) / 15`.
-    With it, ranges down to 0.6 of that are tried, each also with the scale and zero that fit its
-    codes best in least squares, and the one with the least `sum(importance * (w - w_hat)^2)` is
-    taken: never worse than without in that measure, which is the expected square error of the
-    layer's output where the input features are uncorrelated. Codes are those nearest to the weight
-    for scale and zero as they are stored.
+    Without `importance` the codes span the group: `zero = min(w)`, `scale = (max(w) - zero) / 15`.
+    With `importance`, ranges down to 0.6 of that are tried, each also with the scale and zero that
+    fit its codes best in least squares. The one with the least `sum(importance * (w - w_hat) ** 2)`
+    is taken, so that this error is never larger than without `importance`. It is the expected
+    square error of the layer's output if the in features are uncorrelated. The codes are the
+    nearest ones for scale and zero as they are stored.
 
-    Source: the error measure is that of GGUF's importance matrix; the fit is the one of
-    `make_qkx2_quants` in llama.cpp's ggml.
+    Source: the error is that of GGUF's importance matrix; the fit is that of `make_qkx2_quants` in
+    llama.cpp's ggml.
 
     Args:
-        weight: `[N, K]`, any floating dtype; finite.
-        group_size: input features that share scale and zero: 32, 64 or 128, dividing K.
-        importance: `[K]`, the mean square of each input feature; see `calibrate`.
-        scale_dtype: of scales and zeros; None for float16, or float32 where one is beyond float16.
+        weight: `[N, K]`, any floating dtype, finite.
+        group_size: in features that share scale and zero: 32 (default), 64 or 128; it divides K.
+        importance: `[K]`, the mean square of each in feature, see `calibrate`; default None.
+        scale_dtype: the dtype of scales and zeros; default None, which means float16, or float32 if
+            one is beyond float16.
 
     Returns:
-        The packed codes `[N, K / 2]`, scales and zeros `[N, K / group_size]`, and `group_size`.
+        The packed codes `[N, K / 2]`, uint8; scales and zeros `[N, K / group_size]`; `group_size`.
 
     Raises:
-        ValueError: `weight` is no matrix, is not floating or holds NaN or infinity, `group_size`
-            does not fit, `importance` has another shape or is negative or not finite, or a scale
+        ValueError: `weight` is not a matrix, is not floating, or has NaN or infinity; `group_size`
+            is not as above; `importance` has another shape, is negative or not finite; or a scale
             is beyond `scale_dtype`.
     """
     columns = _check_weight("quantize_int4", weight)
@@ -117,7 +122,7 @@ def quantize_int4(
 def _fit(
     group: Tensor, low: Tensor, high: Tensor, importance: Tensor | None, stored: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes, scale and zero of each group; the latter as they are stored."""
+    """Codes, scale and zero of each group; scale and zero in the dtype in which they are stored."""
     best = _span(group, low, high, stored)
     if importance is None:
         return best
@@ -127,7 +132,7 @@ def _fit(
         candidate = _span(group, middle - part * half, middle + part * half, stored)
         for trial in (candidate, _least_squares(group, candidate[0], importance, stored)):
             found = _error(group, trial, importance)
-            # A fit may leave the range of the stored dtype; its error is then NaN or infinite.
+            # A fit may exceed the range of the stored dtype. Its error is NaN or infinite then.
             better = found < error * _IMPROVEMENT
             error = torch.where(better, found, error)
             best = (
@@ -142,7 +147,7 @@ def _span(
     group: Tensor, low: Tensor, high: Tensor, stored: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     zero = low.to(stored)
-    # From the zero as it is stored; that may even lie above a group of one value.
+    # The stored zero may be larger than all values of a group, hence the clamp.
     scale = (high / 15 - _wide(zero) / 15).clamp(min=0).to(stored)
     return _nearest(group, scale, zero), scale, zero
 
@@ -155,7 +160,7 @@ def _nearest(group: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
 def _least_squares(
     group: Tensor, codes: Tensor, importance: Tensor, stored: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Scale and zero that fit these codes best, and the codes nearest to the weight with them."""
+    """The scale and zero that fit these codes best, and the nearest codes for these two."""
     total = importance.sum(-1)
     mean_code = (importance * codes).sum(-1) / total
     mean = (importance * group).sum(-1) / total
@@ -177,7 +182,7 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _divisor(scale: Tensor) -> Tensor:
-    # A group of one value has scale 0; its codes shall be 0.
+    # A group of equal values has scale 0, and its codes become 0.
     return torch.where(scale == 0, torch.inf, scale)
 
 
@@ -196,7 +201,7 @@ def _range(what: str, grouped: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _stored(what: str, dtype: torch.dtype | None, scales: Tensor, *zeros: Tensor) -> list[Tensor]:
-    """Scales, then zeros, in a dtype that holds them."""
+    """The scales, and maybe zeros, in a dtype that can hold them."""
     wanted = dtype or torch.float16
     if _fits(wanted, scales, *zeros):
         return [t.to(wanted) for t in (scales, *zeros)]

@@ -1,8 +1,8 @@
-"""Whether generating code for a rewritten graph pays: what a code generator could still fuse.
+"""Estimates how much time a code generator could save in a rewritten graph.
 
-Two neighbours, both arithmetic or reductions of PyTorch's own, cost a call and the memory traffic
-of what passes between them. All else takes the same time with and without a generator: matrix
-products, operators with a kernel of their own, copies, and lone operations.
+It could fuse two neighbours that are both PyTorch's arithmetic or reductions. That saves a call and
+the memory traffic between the two. Everything else takes the same time with and without generated
+code: matrix products, operators with kernels of their own, copies, and single operations.
 """
 
 from __future__ import annotations
@@ -13,27 +13,28 @@ from collections.abc import Iterator, Set
 import torch
 from torch.fx import GraphModule, Node
 
-from .canonical import view
-from .measured import CALLED, COPIED, MULTIPLIED
-from .metadata import Size, shape_of, tensor_of, value_of
-from .traffic import bytes_of, known, tensors_in, traffic
+from fusewheel._torch.overloads import HigherOrderOperator, OpOverload, OpOverloadPacket
+from fusewheel.compiler.cost.measured import CALLED, COPIED, MULTIPLIED
+from fusewheel.compiler.cost.traffic import bytes_of, known, tensors_in, traffic
+from fusewheel.compiler.ir.canonical import view
+from fusewheel.compiler.ir.metadata import Size, shape_of, tensor_of, value_of
 
-# An unknown model may be slower than with a generator by as much, and not by more.
+# Code is generated if it would save more than this part of a graph's time.
 WORTHWHILE = 0.02
 
 _PRODUCTS = frozenset({"linear", "matmul", "mm", "bmm", "addmm", "baddbmm"})
-# They touch the rows they pick, not the whole table.
+# They read or write only the rows that they pick, not the whole table.
 _PICKING = frozenset({"embedding", "index_select", "gather", "index_copy_", "index_put_"})
-# A generator lays out their inputs anew.
+# Inductor changes the memory format of their inputs.
 _CONVOLUTIONS = tuple(f"conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3))
-# Several operations in one, or without the tags that tell what they are.
+# They consist of several operations, or lack the tags that say what they are.
 # fmt: off
 _COMPOSED = frozenset((
     "softmax", "log_softmax", "layer_norm", "rms_norm", "group_norm", "batch_norm", "normalize",
     "cross_entropy", "nll_loss", "mse_loss", "dropout", "cumsum", "glu", "float", "to",
 ))
 # fmt: on
-_OPERATORS = torch._ops.OpOverload, torch._ops.OpOverloadPacket
+_OPERATORS = OpOverload, OpOverloadPacket
 _TAGS = {tag for name in ("pointwise", "reduction") if (tag := getattr(torch.Tag, name, None))}
 
 
@@ -41,10 +42,10 @@ def gain(gm: GraphModule) -> float:
     """The part of a graph's time that a code generator could save, estimated from its metadata.
 
     Args:
-        gm: a graph from Dynamo, rewritten already; bodies that it calls count too.
+        gm: a rewritten graph from Dynamo; bodies that it calls count too.
 
     Returns:
-        between 0 and 1; 1 where a size is not known.
+        a number from 0 to 1; 1 if a size is not known.
     """
     total = saved = 0.0
     for body in gm.modules():
@@ -63,7 +64,7 @@ def gain(gm: GraphModule) -> float:
 
 
 def _seconds(node: Node) -> float | None:
-    """What a node takes, run by itself."""
+    """The seconds that a node takes if it runs alone; None if a size is not known."""
     if node.op not in ("call_function", "call_method"):
         return 0.0
     moved = traffic([node])
@@ -92,18 +93,18 @@ def _flops(node: Node, name: str) -> float:
 
 
 def _passed_on(node: Node, fusable: Set[Node]) -> float:
-    """What fusing a node with the users of its result would save."""
+    """The seconds that fusing a node with the users of its result would save."""
     users = list(_users(node))
     fused = sum(user in fusable for user in users)
     if not fused:
         return 0.0
     size = sum(bytes_of(tensor) or 0 for tensor in tensors_in(value_of(node)))
-    # Read by none of these users; and not written, if there is no other.
+    # None of these users would read the result; if they are all users, it is not written either.
     return CALLED + (fused + (fused == len(users))) * size / COPIED
 
 
 def _users(node: Node) -> Iterator[Node]:
-    """The users of a node's value, also those that see a view of it."""
+    """The users of a node's value and of its views."""
     for user in node.users:
         if user.op != "output" and not _runs(user):
             yield from _users(user)
@@ -112,7 +113,7 @@ def _users(node: Node) -> Iterator[Node]:
 
 
 def _runs(node: Node) -> bool:
-    """Whether a node is more than a view."""
+    """Whether a node does more than make a view."""
     if node.op not in ("call_function", "call_method"):
         return False
     writes = _name(node).endswith("_") or node.kwargs.get("inplace")
@@ -124,7 +125,7 @@ def _is_fusable(node: Node) -> bool:
         return False
     if isinstance(node.target, _OPERATORS) and not str(node.target).startswith("aten."):
         return False  # has a kernel of its own
-    if isinstance(node.target, torch._ops.HigherOrderOperator):
+    if isinstance(node.target, HigherOrderOperator):
         return False  # calls bodies, which are counted
     name = _name(node)
     packet = getattr(torch.ops.aten, name, None)
@@ -135,9 +136,9 @@ def _is_fusable(node: Node) -> bool:
 
 
 def _name(node: Node) -> str:
-    """What ATen calls it, in most spellings."""
+    """The name of the operation in ATen, for most spellings."""
     target = node.target
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         return str(target._schema.name).partition("::")[2]
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
     name = name.strip("_") if name.startswith("__") else name

@@ -1,4 +1,4 @@
-"""The processor and the libraries PyTorch brings for it, as far as cost rules look at them."""
+"""What cost rules ask about the processor and about PyTorch's libraries for it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 
 
 def facts() -> tuple[str, str, bool]:
-    """All that is looked at here: vector instructions, maker, whether there is MKL."""
+    """All facts of this module: vector instructions, maker, whether there is MKL."""
     return torch.backends.cpu.get_cpu_capability(), maker(), has_mkl()
 
 
 def has_avx512() -> bool:
-    """Whether PyTorch uses AVX-512, or what other makers' processors have beyond the least."""
+    """Whether PyTorch uses AVX-512, or better than the lowest level on other architectures."""
     return torch.backends.cpu.get_cpu_capability() not in ("DEFAULT", "NO AVX", "AVX2")
 
 
@@ -26,13 +26,13 @@ def has_mkl() -> bool:
 
 @functools.cache
 def maker() -> str:
-    """Who made the processor, in its own words (``"GenuineIntel"``); empty if that is not known."""
+    """The maker that the processor names (``"GenuineIntel"``); empty if not known."""
     # Windows: "AMD64 Family 25 Model 17 Stepping 1, AuthenticAMD".
     return of_cpuinfo("vendor_id") or platform.processor().rpartition(", ")[2]
 
 
 def of_cpuinfo(key: str) -> str:
-    """What Linux says of its first processor; empty where it does not say it, or is not there."""
+    """A value of the first processor in /proc/cpuinfo; empty if it is not there."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

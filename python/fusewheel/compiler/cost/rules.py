@@ -1,7 +1,7 @@
-"""Whether an operator pays, by what the benchmarks have measured of it.
+"""Whether an operator is worth its place in a graph, by the measurements of the benchmark.
 
-Figures of one machine tell little of another: what they say is taken for true only where the
-operator loses clearly, with every number of threads that was measured.
+Measurements of one machine say little about another. So they decide only if the operator was
+clearly slower, with every number of threads that was measured.
 """
 
 from __future__ import annotations
@@ -11,27 +11,28 @@ from collections.abc import Sequence
 import torch
 from torch.fx import Node
 
-from . import measured
-from .metadata import requires_grad, tensor_of, value_of
-from .traffic import tensors_in
+from fusewheel._torch.overloads import OpOverload
+from fusewheel.compiler.cost import measured
+from fusewheel.compiler.cost.traffic import tensors_in
+from fusewheel.compiler.ir.metadata import requires_grad, tensor_of, value_of
 
-# By so much it may be slower: what repeated measurements differ by.
+# Below this ratio of speeds an operator counts as slower; repeated measurements differ by as much.
 CLEARLY = 0.95
 
-# The column of `measured.RATIOS` by what runs the rewritten graph: nothing but the operators, or
-# Inductor; and what the operator is compared with there.
+# For each inner compiler: the column of `measured.RATIOS`, and what the operator is compared with.
 _RIVALS = {"none": (1, "PyTorch's own"), "inductor": (2, "Inductor's code")}
 
 
 def loss(node: Node, inner: str | None) -> str | None:
-    """Why an operator does not pay, None where it does or nothing is known.
+    """Why an operator would be slower than what it replaces; None if it would not, or if there is
+    no measurement.
 
     Args:
-        node: its call in a rewritten graph, or any other node.
-        inner: what runs the graph: ``"inductor"``, ``"none"``, or anything else, of which nothing
-            is known.
+        node: the call of the operator in a rewritten graph, or any other node.
+        inner: what runs the graph: ``"inductor"`` or ``"none"``; for anything else there is no
+            measurement.
     """
-    if inner not in _RIVALS or not isinstance(node.target, torch._ops.OpOverload):
+    if inner not in _RIVALS or not isinstance(node.target, OpOverload):
         return None
     tensors = [tensor for n in node.all_input_nodes if (tensor := tensor_of(n)) is not None]
     if not tensors or not all(tensor.device.type == "cpu" for tensor in tensors):
@@ -48,8 +49,8 @@ def loss(node: Node, inner: str | None) -> str | None:
     return f"{elements} elements in {dtype}, {direction}: measured at {ratio:g} times {rival}"
 
 
-def _variant(node: Node, operator: torch._ops.OpOverload) -> str:
-    """An operator's name and its flags that are set: ``gelu tanh``."""
+def _variant(node: Node, operator: OpOverload) -> str:
+    """The name of an operator, followed by the flags that are True: ``gelu tanh``."""
     pairs = zip(operator._schema.arguments, node.args, strict=False)
     flags = [argument.name for argument, value in pairs if value is True]
     return " ".join([operator.name().partition("::")[2], *flags])
@@ -62,15 +63,15 @@ def _is_differentiated(node: Node) -> bool:
 
 
 def _elements(tensor: torch.Tensor) -> int:
-    """How many there are; 0 where that is not known before the graph runs."""
+    """The number of elements; 0 if it is not known before the graph runs."""
     count = tensor.numel()
     return count if isinstance(count, int) else 0
 
 
 def _nearest(points: Sequence[tuple[float, ...]], elements: int, column: int) -> float | None:
-    """What was measured of so many elements: the better of the neighbours."""
+    """The measured ratio for this number of elements: the better one of its two neighbours."""
     larger = [point for point in points if point[0] >= elements]
     if not larger or not elements:
-        return None  # of more elements than were measured nothing is known
+        return None  # more elements than were measured
     smaller = [point for point in points if point[0] <= elements]
     return max(point[column] for point in (*smaller[-1:], larger[0]))

@@ -1,4 +1,4 @@
-"""Estimate the memory that a part of a graph moves."""
+"""Estimates the memory traffic of a part of a graph."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch.fx import Node
 
-from .canonical import view
-from .metadata import Size, storage_of, tensor_of, value_of
+from fusewheel.compiler.ir.canonical import view
+from fusewheel.compiler.ir.metadata import Size, storage_of, tensor_of, value_of
 
-# What PyTorch computes in two kernels, with a tensor as large as the first argument between them.
+# PyTorch computes these in two kernels, with a tensor as large as the first argument between them.
 _TWICE = frozenset({"cross_entropy"})
 
 
 def traffic(nodes: Iterable[Node]) -> int | None:
-    """Bytes that are read and written when every node is a kernel of its own.
+    """The bytes that are read and written if every node runs as a kernel of its own.
 
-    A kernel reads each of its tensors once and writes each of its results once; views are free. No
-    cache is reckoned with, nor what a kernel does to memory inside. Symbolic sizes count as those
+    A kernel reads each of its tensors once and writes each of its results once; views are free.
+    Caches and memory that a kernel uses inside are left out. Symbolic sizes count as the sizes that
     the graph was captured with.
 
     Returns:
-        the bytes, None if a size is not known.
+        the bytes; None if a size is not known.
     """
     total = 0
     for node in nodes:
@@ -48,13 +48,13 @@ def _moved(node: Node) -> list[torch.Tensor]:
 
 
 def tensors_in(value: object) -> Iterator[torch.Tensor]:
-    """The tensors of a result that is one or several."""
+    """The tensors of a result, which may be one tensor or several."""
     items = value if isinstance(value, (tuple, list)) else (value,)
     return (item for item in items if isinstance(item, torch.Tensor))
 
 
 def bytes_of(tensor: torch.Tensor) -> int | None:
-    """Bytes of a tensor's elements, an expanded one counted once; None if a size is not known."""
+    """The bytes of a tensor in memory, expanded dimensions counted once; None if not known."""
     count = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         if isinstance(stride, int) and stride == 0:  # expanded: one element is read again and again
@@ -67,6 +67,6 @@ def bytes_of(tensor: torch.Tensor) -> int | None:
 
 
 def known(size: Size) -> int | None:
-    """A size, the one the graph was captured with if it is symbolic; None if there is none."""
+    """A size; if it is symbolic, the one that the graph was captured with, or None."""
     hint = size if isinstance(size, int) else getattr(size.node, "hint", None)
     return hint if isinstance(hint, int) else None

@@ -8,22 +8,27 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
-from torch.autograd import forward_ad
 from torch.fx import Graph, GraphModule
-from torch.utils._pytree import tree_leaves
 
-from .costs import loss
-from .generation import WORTHWHILE, gain
-from .metadata import tensor_of
-from .report import Recorder
-from .rewrite import bodies, rewrite
+from fusewheel._core.caches import name_version_in_caches
+from fusewheel._torch import inductor
+from fusewheel._torch.autograd import below_autograd, in_forward_mode
+from fusewheel._torch.dynamo import backend_named, counters
+from fusewheel._torch.fx import copy_source
+from fusewheel.compiler.cost.codegen_gain import WORTHWHILE, gain
+from fusewheel.compiler.cost.rules import loss
+from fusewheel.compiler.ir.metadata import tensor_of
+from fusewheel.compiler.ir.recording import records_gradients
+from fusewheel.compiler.match.recompile import remember_backend
+from fusewheel.compiler.match.report import Recorder
+from fusewheel.compiler.match.rewrite import bodies, rewrite
 
 Compiled = Callable[..., Any]
 
 _log = logging.getLogger("fusewheel.compiler")
 
 
+@remember_backend
 def backend(
     gm: GraphModule,
     example_inputs: Sequence[Any],
@@ -31,38 +36,37 @@ def backend(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Compiled:
-    """Replace what fusewheel has operators for, then hand the graph to an inner compiler.
+    """Replace parts of a graph by fused operators, then pass it to an inner compiler.
+
+    Without the option ``inner``, the inner compiler is ``"none"`` for a graph on a CPU in which
+    generated code would save next to nothing (see `fusewheel.compiler.cost.codegen_gain`), and
+    ``"inductor"`` for every other graph, and whenever a mode or another option is given.
 
     Args:
-        gm: the graph Dynamo captured; it is changed in place.
+        gm: the graph that Dynamo captured; it is changed in place.
         example_inputs: its inputs.
-        mode: as for ``torch.compile``, for the inner compiler.
-        options: ``inner`` chooses the inner compiler: ``"inductor"``, ``"none"`` for none at all
-            (the rewritten graph runs operator by operator, see `fusewheel.compiler.executor`), the
-            name of another registered backend such as ``"aot_eager"`` or ``"eager"``, or a callable
-            that takes a graph and example inputs. Without it, it is ``"none"`` on a CPU for a graph
-            in which generated code would save next to nothing, see `fusewheel.compiler.generation`,
-            and ``"inductor"`` for all others, and wherever a mode or another option is given.
-            Every other option goes to the inner compiler.
+        mode: as for ``torch.compile``; goes to the inner compiler. Default None.
+        options: ``inner`` chooses the inner compiler: ``"inductor"``; ``"none"``, which runs the
+            rewritten graph operator by operator (see `fusewheel.compiler.run`); the name of another
+            backend, such as ``"aot_eager"`` or ``"eager"``; or a callable that takes a graph and
+            example inputs. All other options go to the inner compiler. Default None.
 
     Returns:
         the compiled graph.
 
     Raises:
-        torch._dynamo.exc.InvalidBackend: if no backend has the name given as ``inner``.
+        InvalidBackend: Dynamo's error, if ``inner`` is not the name of a backend.
         TypeError: if ``inner`` is neither a name nor a callable.
-        ValueError: if options are given to an inner compiler that takes none.
-        RuntimeError: from Inductor, if it does not know an option.
-        ValueError: for a mode or another option beside ``inner="none"``.
+        ValueError: if the inner compiler takes no options, but some are given; or for a mode or
+            another option beside ``inner="none"``.
+        RuntimeError: Inductor's error, if it does not know an option.
     """
-    from torch._dynamo.utils import counters
-
     rest = dict(options or {})
     inner = rest.pop("inner", None)
-    recorder = Recorder(attentions=False)  # nobody sees these
+    recorder = Recorder(attentions=False)  # the counters do not show them
     compiled = compile_graph(gm, example_inputs, recorder, inner, mode, rest)
-    # Where Dynamo and Inductor count what they do.
-    counters["fusewheel"].update(recorder.report().counts())
+    # Dynamo and Inductor count what they do in the same place.
+    counters()["fusewheel"].update(recorder.report().counts())
     return compiled
 
 
@@ -75,7 +79,7 @@ def compile_graph(
     options: Mapping[str, Any] | None = None,
 ) -> Compiled:
     """Rewrite a graph, note it in `recorder` and compile it with `inner`."""
-    records_gradients = _records_gradients(gm)
+    recorded = records_gradients(gm, example_inputs)
     if inner is None and (mode or options):
         inner = "inductor"
     if inner is None:
@@ -83,18 +87,7 @@ def compile_graph(
     else:
         rewrite(gm, recorder=recorder, inner=inner if isinstance(inner, str) else None)
     compiled = _inner(inner, mode, dict(options or {}))(gm, example_inputs)
-    return compiled if records_gradients else _without_autograd(compiled)
-
-
-def _records_gradients(gm: GraphModule) -> bool:
-    """Whether any result requires a gradient; Dynamo guards on all that this depends on."""
-    inputs = ("placeholder", "get_attr", "output")
-    return any(
-        isinstance(value, torch.Tensor) and value.requires_grad
-        for node in gm.graph.nodes
-        if node.op not in inputs
-        for value in tree_leaves(node.meta.get("example_value"))
-    )
+    return compiled if recorded else _without_autograd(compiled)
 
 
 def _is_for_cpu(gm: GraphModule) -> bool:
@@ -106,8 +99,9 @@ def _is_for_cpu(gm: GraphModule) -> bool:
 def rewrite_and_choose(gm: GraphModule, recorder: Recorder) -> str:
     """Rewrite a graph, note it in `recorder` and choose the inner compiler.
 
-    What pays depends on what is chosen, which depends on what is left to generate: so all is
-    replaced first, and again without what turns out not to pay.
+    Which replacements pay depends on the inner compiler, and which inner compiler pays depends on
+    what is replaced. So everything is replaced first; then the inner compiler is chosen, and the
+    graph is rewritten again without the replacements that do not pay with it.
     """
     if not _is_for_cpu(gm):
         rewrite(gm, recorder=recorder, inner="inductor")
@@ -127,13 +121,12 @@ def rewrite_and_choose(gm: GraphModule, recorder: Recorder) -> str:
 def _copied(graph: Graph) -> Graph:
     twin = copy.deepcopy(graph)
     for node, other in zip(graph.nodes, twin.nodes, strict=True):
-        if hasattr(node, "_dynamo_source"):  # Dynamo's own attribute of inputs, for AOTAutograd
-            other._dynamo_source = node._dynamo_source
+        copy_source(node, other)
     return twin
 
 
 def _chosen(gm: GraphModule) -> str:
-    """The inner compiler that pays."""
+    """The inner compiler that is estimated to be faster."""
     saved = gain(gm)
     inner = "inductor" if saved > WORTHWHILE else "none"
     _log.info("inner %r: generated code would save about %.1f%% of the time", inner, 100 * saved)
@@ -141,14 +134,14 @@ def _chosen(gm: GraphModule) -> str:
 
 
 def _without_autograd(compiled: Compiled) -> Compiled:
-    """Spare each operator the kernel, written in Python, that would find nothing to record."""
+    """Run below autograd: the Python kernels on the `Autograd` key would record nothing."""
 
     @functools.wraps(compiled)
     def call(*arguments: Any) -> Any:
-        if forward_ad._current_level >= 0:
-            # Tangents are carried by autograd's kernels as well.
+        if in_forward_mode():
+            # Forward-mode tangents need autograd's kernels too.
             return compiled(*arguments)
-        with torch._C._AutoDispatchBelowAutograd():
+        with below_autograd():
             return compiled(*arguments)
 
     return call
@@ -160,10 +153,8 @@ def _inner(inner: str | Compiled, mode: str | None, options: dict[str, Any]) -> 
     if inner == "none":
         return _executor(mode, options)
     if isinstance(inner, str):
-        from torch._dynamo.backends.registry import lookup_backend
-
-        name, inner = inner, lookup_backend(inner)
-        # Those made for debugging ignore what they are given, but for a warning in the log.
+        name, inner = inner, backend_named(inner)
+        # Backends for debugging ignore options; they only log a warning.
         if options and "debug" in getattr(inner, "_tags", ()):
             raise ValueError(f"inner compiler {name!r} takes no options, got {sorted(options)}")
     if not callable(inner):
@@ -180,29 +171,16 @@ def _inner(inner: str | Compiled, mode: str | None, options: dict[str, Any]) -> 
 def _executor(mode: str | None, options: dict[str, Any]) -> Compiled:
     if mode not in (None, "default") or options:
         raise ValueError(
-            'inner "none" compiles nothing that a mode or an option could change: expected '
-            f"neither, got mode {mode!r} and options {sorted(options)}"
+            'inner "none" takes neither a mode nor other options, because it compiles nothing: '
+            f"got mode {mode!r} and options {sorted(options)}"
         )
-    from .executor import execute
+    from fusewheel.compiler.run import execute
 
     return lambda gm, example_inputs: execute(gm)
 
 
 def _inductor(mode: str | None, options: dict[str, Any]) -> Compiled:
     """Inductor as ``torch.compile`` calls it, with its own checks of mode and options."""
-    import torch
-    import torch.compiler.config as shared
-
-    from fusewheel._version import __version__
-
-    inner: Compiled = torch._TorchCompileInductorWrapper(mode, options, None)
-
-    def compiler(gm: GraphModule, example_inputs: Sequence[Any]) -> Compiled:
-        # Inductor's caches know an operator by its name only: another version of fusewheel, whose
-        # operators may lay out their results differently, must not find this one's entries.
-        tag = f"{shared.cache_key_tag}fusewheel-{__version__}"
-        with shared.patch(cache_key_tag=tag):  # type: ignore[attr-defined]
-            compiled: Compiled = inner(gm, example_inputs)
-        return compiled
-
-    return compiler
+    name_version_in_caches()
+    inner: Compiled = inductor.compiler(mode, options)
+    return inner

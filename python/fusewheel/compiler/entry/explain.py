@@ -1,4 +1,4 @@
-"""`explain`: what the compiler would do to a model."""
+"""`explain`: what the compiler replaces in a model."""
 
 from __future__ import annotations
 
@@ -11,26 +11,25 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from .backend import Compiled, rewrite_and_choose
-from .export import explain_program
-from .report import GraphBreak, Recorder, Report
+from fusewheel.compiler.entry.dynamo import Compiled, rewrite_and_choose
+from fusewheel.compiler.entry.export import explain_program
+from fusewheel.compiler.match.report import GraphBreak, Recorder, Report
 
 _calls = itertools.count()
 
 
 def explain(model: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Report:
-    """Capture a model, run it once and tell what fusewheel replaces in it.
+    """Capture a model, run it once, and print what fusewheel replaces in it.
 
-    The model runs once, in the current grad mode, training mode and autocast state. Its buffers
-    and the random number generators are put back afterwards. Nothing that was compiled before is
-    dropped: the capture hangs on a function of its own. Only where the graph breaks, Dynamo
-    also keeps a cache entry on the functions of the model in which it breaks.
+    The model runs once, in the current grad mode, training mode and autocast state. Its buffers and
+    the random number generators are restored afterwards. Models that are compiled already stay
+    compiled. If the graph breaks, Dynamo keeps a cache entry for the functions in which it breaks.
 
-    Of an ExportedProgram nothing is run: the report is that of `fusewheel.export` where the program
-    comes from there, and what that would replace otherwise.
+    An ExportedProgram is not run. If it comes from `fusewheel.export`, the report is that of the
+    export; otherwise it says what `fusewheel.export` would replace.
 
     Args:
-        model: a module or function; of a compiled module, the original is looked at. Or an
+        model: a module or a function; if it is compiled, the original is examined. Or an
             ExportedProgram, which takes no inputs.
         *inputs: positional arguments of the call.
         **kwargs: keyword arguments of the call.
@@ -39,13 +38,13 @@ def explain(model: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Report:
         the report, which is also printed.
 
     Raises:
-        TypeError: if inputs come with an ExportedProgram.
-        Exception: whatever the model raises for these inputs.
+        TypeError: if inputs are given for an ExportedProgram.
+        Exception: what the model raises for these inputs.
     """
     exported = sys.modules.get("torch.export")
     if exported is not None and isinstance(model, exported.ExportedProgram):
         if inputs or kwargs:
-            raise TypeError("explain: an ExportedProgram is not run, and takes no inputs")
+            raise TypeError("explain: an ExportedProgram takes no inputs, because it is not run")
         report = explain_program(model)
         print(report)
         return report
@@ -62,8 +61,8 @@ def explain(model: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Report:
     def call(*args: Any, **named: Any) -> Any:
         return model(*args, **named)
 
-    # Dynamo keeps its cache on the code object, and what it knows of dynamic sizes by the name of
-    # the code: with a fresh one, neither other compilations nor other explanations are touched.
+    # Dynamo keeps its cache on the code object, and its knowledge of dynamic sizes by the name of
+    # the code. A new name keeps other compilations and other explanations unchanged.
     call.__code__ = call.__code__.replace(co_name=f"explain_{next(_calls)}")
     with _unchanged(model):
         torch.compile(call, backend=capture)(*inputs, **kwargs)
@@ -85,7 +84,7 @@ def _note_break(gm: GraphModule, breaks: list[GraphBreak]) -> None:
 
 @contextlib.contextmanager
 def _unchanged(model: Callable[..., Any]) -> Iterator[None]:
-    """Put buffers and random number generators back after a block."""
+    """Restore buffers and random number generators after a block."""
     buffers = list(model.buffers()) if isinstance(model, torch.nn.Module) else []
     parameters = list(model.parameters()) if isinstance(model, torch.nn.Module) else []
     saved = [buffer.detach().clone() for buffer in buffers]

@@ -1,4 +1,4 @@
-"""`export`: a model as an ExportedProgram with fused operators in it."""
+"""`export`: a model as an ExportedProgram with fused operators."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .metadata import inference
-from .report import Recorder, Report
-from .rewrite import rewrite
+from fusewheel._torch.dynamo import counters
+from fusewheel._torch.fx import telling_of_replacements
+from fusewheel.compiler.ir.metadata import inference
+from fusewheel.compiler.match.report import Recorder, Report
+from fusewheel.compiler.match.rewrite import rewrite
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-# Where a graph module keeps the report of what was replaced in it.
+# The key in a graph module's metadata for the report of what was replaced in it.
 _REPORT = "fusewheel"
 
 
@@ -29,32 +31,31 @@ def export(
     strict: bool = False,
     training: bool = False,
 ) -> ExportedProgram:
-    """Export a model and replace what fusewheel has operators for.
+    """Export a model as an ExportedProgram with fused operators.
 
     The program has the inputs, outputs, parameters, buffers, mutations and dynamic dimensions that
-    `torch.export.export` gives it, and takes the same ways from there: ``run_decompositions``,
-    ``torch.export.save``, ``torch._inductor.aoti_compile_and_package``. Whoever loads it needs the
-    kernel library. `fusewheel.explain` tells what was replaced, and why not the rest.
+    `torch.export.export` gives it, and supports ``run_decompositions``, ``torch.export.save`` and
+    AOTInductor. A process that loads it needs the kernel library. `fusewheel.explain` prints what
+    was replaced, and why the rest was not.
 
     Args:
-        model: a module, or a program exported before, which is left as it is.
-        args: positional example inputs of a module.
-        kwargs: keyword example inputs of a module.
-        dynamic_shapes: as for ``torch.export.export``; every size is fixed by default.
-        strict: whether Dynamo captures the module, as for ``torch.export.export``.
-        training: whether the program is to be trained, what decides which replacements pay.
-            Gradients through it are right either way.
+        model: a module, or a program that was exported before, which is not changed.
+        args: positional example inputs of a module; default ().
+        kwargs: keyword example inputs of a module; default None.
+        dynamic_shapes: as for ``torch.export.export``; default None, which fixes every size.
+        strict: whether Dynamo captures the module, as for ``torch.export.export``; default False.
+        training: whether the program will be trained, which decides which replacements are faster.
+            Gradients are correct either way. Default False.
 
     Returns:
-        the program; its graph shares the parameters of `model`.
+        the program; it shares the parameters of `model`.
 
     Raises:
-        TypeError: if an exported program comes with example inputs or shapes.
-        ValueError: if an exported program keeps the call signatures of its submodules: an operator
-            may do the work of several.
-        Exception: whatever ``torch.export.export`` raises for the model and these inputs.
+        TypeError: if example inputs or shapes are given for an exported program.
+        ValueError: if an exported program keeps the call signatures of its submodules, because an
+            operator may do the work of several submodules.
+        Exception: what ``torch.export.export`` raises for the model and these inputs.
     """
-    from torch._dynamo.utils import counters
     from torch.export import ExportedProgram
 
     if isinstance(model, ExportedProgram):
@@ -74,12 +75,12 @@ def export(
             strict=strict,
         )
     report = _rewrite(program, training)
-    counters["fusewheel"].update(report.counts())
+    counters()["fusewheel"].update(report.counts())
     return program
 
 
 def explain_program(program: ExportedProgram) -> Report:
-    """What `export` replaced in a program, or would replace in a program of torch's own."""
+    """What `export` replaced in a program, or would replace in a program of `torch.export`."""
     known = program.graph_module.meta.get(_REPORT)
     return known if isinstance(known, Report) else _rewrite(_copy(program), training=False)
 
@@ -91,8 +92,8 @@ def _rewrite(program: ExportedProgram, training: bool) -> Report:
             "an operator may do the work of several submodules"
         )
     module, recorder = program.graph_module, Recorder()
-    # The signature names nodes, and an output may be one that is replaced.
-    renamed = module._set_replace_hook(program.graph_signature.get_replace_hook())
+    # The signature names nodes, and a node that is an output may be replaced.
+    renamed = telling_of_replacements(module, program.graph_signature.get_replace_hook())
     with renamed, contextlib.nullcontext() if training else inference():
         report = rewrite(module, recorder=recorder)
     program.validate()

@@ -4,60 +4,65 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import inspect
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from torch._inductor import compile_fx
-from torch._inductor.custom_graph_pass import CustomGraphPass
-from torch._inductor.virtualized import V
 from torch.fx import Graph
 
-import fusewheel
-from fusewheel._version import __version__
+from fusewheel._core.backends import backends
+from fusewheel._core.version import __version__
+from fusewheel._torch.dynamo import counters
+from fusewheel._torch.inductor import is_ahead_of_time, is_in_body, pass_class
+from fusewheel.compiler.cost import processor
+from fusewheel.compiler.ir.metadata import inference
+from fusewheel.compiler.ir.pattern import Pattern
+from fusewheel.compiler.match.registry import known_patterns
+from fusewheel.compiler.match.report import Recorder
+from fusewheel.compiler.match.rewrite import rewrite
+from fusewheel.compiler.match.switches import disabled
 
-from . import processor
-from .metadata import inference
-from .pattern import Pattern
-from .registry import known_patterns
-from .report import Recorder
-from .rewrite import rewrite
-from .switches import disabled
+_Pass: Any = pass_class()
 
 
-class Rewrite(CustomGraphPass):
-    """Replaces what fusewheel has operators for, after the pass that was there before.
+class Rewrite(_Pass):
+    """The pass that replaces parts of a graph by fused operators; the previous pass runs first.
 
     Attributes:
-        previous: the value of ``pre_grad_custom_pass`` it stands in for: a pass, several or None.
+        previous: the previous value of ``pre_grad_custom_pass``: a pass, several, or None.
+        is_on: whether it replaces anything now; without it only the previous pass runs.
     """
 
-    def __init__(self, previous: Any) -> None:
+    def __init__(self, previous: Any, is_on: Callable[[], bool] = lambda: True) -> None:
         self.previous = previous
+        self.is_on = is_on
+
+    def __deepcopy__(self, memo: object) -> Rewrite:
+        # Threads copy the settings they read, and `fusewheel.inductor.disable` has to reach each.
+        return self
 
     def __call__(self, graph: Graph) -> None:
         """Run the passes on a graph."""
-        from torch._dynamo.utils import counters
-
         for earlier in self._passes():
             earlier(graph)
         module = graph.owning_module
-        if module is None or _in_body():
+        if module is None or is_in_body() or not self.is_on():
             return
-        # What is compiled ahead of time has no backward; its metadata does not tell.
-        with inference() if V.aot_compilation else contextlib.nullcontext():
+        # A graph that is compiled ahead of time has no backward, which its metadata does not say.
+        with inference() if is_ahead_of_time() else contextlib.nullcontext():
             report = rewrite(module, recorder=Recorder(attentions=False), inner="inductor")
-            counters["fusewheel"].update(report.counts())
+            counters()["fusewheel"].update(report.counts())
 
     def uuid(self) -> Any:
-        """What decides the rewritten graph; None, which keeps it out of caches, if that is open."""
+        """A key for everything that the rewritten graph depends on; None, which disables caching,
+        if that is not known.
+        """
         parts: list[object] = [
-            earlier.uuid() if isinstance(earlier, CustomGraphPass) else None
-            for earlier in self._passes()
+            earlier.uuid() if isinstance(earlier, _Pass) else None for earlier in self._passes()
         ]
-        parts.append(_identity(known_patterns(), disabled()))
+        parts.append(_identity(known_patterns(), disabled()) if self.is_on() else "off")
         return None if None in parts else tuple(parts)
 
     def _passes(self) -> tuple[Any, ...]:
@@ -67,24 +72,10 @@ class Rewrite(CustomGraphPass):
         return tuple(self.previous) if several else (self.previous,)
 
 
-def _in_body() -> bool:
-    """Whether Inductor is at the body of a higher-order operator.
-
-    It calls its passes on each of these first, where nothing tells what the operator makes of the
-    body. The rewriter gets to those it knows from the graph that calls them.
-    """
-    code, depth = compile_fx._recursive_pre_grad_passes.__code__, 0
-    frame = inspect.currentframe()
-    while frame is not None:
-        depth += frame.f_code is code
-        frame = frame.f_back
-    return depth > 1
-
-
 @cache
 def _identity(patterns: tuple[Pattern, ...], off: frozenset[str]) -> str | None:
-    """A hash of the rewriter, the patterns, the kernels there are, and what cost rules look at."""
-    files = set(Path(__file__).parent.rglob("*.py"))
+    """A hash of the rewriter, the patterns, the loaded kernels, and what cost rules ask about."""
+    files = set(Path(__file__).parents[1].rglob("*.py"))
     for pattern in patterns:
         source = getattr(sys.modules.get(pattern.match.__module__), "__file__", None)
         if source is None:
@@ -94,6 +85,6 @@ def _identity(patterns: tuple[Pattern, ...], off: frozenset[str]) -> str | None:
     for file in sorted(files):
         found.update(file.read_bytes())
     names = [pattern.name for pattern in patterns]
-    kernels = [(b.name, b.loaded, sorted(b.facts.items())) for b in fusewheel.backends()]
+    kernels = [(b.name, b.loaded, sorted(b.facts.items())) for b in backends()]
     found.update(repr((names, sorted(off), kernels, processor.facts())).encode())
     return found.hexdigest()

@@ -1,9 +1,9 @@
-"""One semantic view over the many spellings of an FX node.
+"""One canonical form for the many spellings of an operation in an FX graph.
 
-Dynamo writes ``x.mul(y)``, ``torch.mul(x, y)`` and ``x * y`` as three different nodes, export as
-a fourth. `view` reduces all of them to ``View("mul", (x, y))``, so that a matcher is written once.
-A spelling with an argument whose meaning is not covered (``torch.add(x, y, alpha=2)``) has no
-view: what is not understood is not matched.
+Dynamo writes ``x.mul(y)``, ``torch.mul(x, y)`` and ``x * y`` as three different nodes, and export
+writes a fourth. `view` returns ``View("mul", (x, y))`` for all of them, so that a matcher is
+written once. A call with an argument that is not covered (``torch.add(x, y, alpha=2)``) has no
+view, and so is never matched.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from .metadata import dtype_of, tensor_of
+from fusewheel._torch.overloads import OpOverload
+from fusewheel.compiler.ir.metadata import dtype_of, tensor_of
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -45,7 +46,7 @@ Build = Callable[[Node, dict[str, Any]], View | None]
 
 @dataclass(frozen=True)
 class Spelling:
-    """How one callee spells an operation: its parameters and what to make of them."""
+    """How a function or method spells an operation: its parameters, and how they become a view."""
 
     op: str
     parameters: tuple[str, ...]
@@ -79,18 +80,26 @@ def spell(
         functions: ``call_function`` targets; a missing attribute is passed as None and skipped.
         methods: names of tensor methods, separated by blanks.
         defaults: defaults of the optional parameters.
-        build: turns bound arguments into a view or into None; by default the required
-            parameters become ``args`` and every optional one must have its default.
+        build: turns bound arguments into a view, or into None. By default the required
+            parameters become ``args``, and every optional one must have its default value.
         inplace: whether these spellings overwrite their first argument.
+
+    Raises:
+        ValueError: if a function or a method has a spelling already.
     """
     spelling = Spelling(op, tuple(parameters.split()), defaults, build, inplace)
     for function in functions:
         if function is not None:
-            _FUNCTIONS[function] = spelling
-            if isinstance(function, torch._ops.OpOverload):  # torch.ops.aten.mul, unresolved
-                _FUNCTIONS.setdefault(function.overloadpacket, spelling)
+            _add(_FUNCTIONS, function, spelling)
+            if isinstance(function, OpOverload):  # torch.ops.aten.mul, unresolved
+                _FUNCTIONS.setdefault(function.overloadpacket, spelling)  # the first overload's
     for method in methods.split():
-        _METHODS[method] = spelling
+        _add(_METHODS, method, spelling)
+
+
+def _add(table: dict[Any, Spelling], key: Any, spelling: Spelling) -> None:
+    if table.setdefault(key, spelling) is not spelling:
+        raise ValueError(f"spell: {key} is spelled already, as {table[key].op!r}")
 
 
 def operations() -> frozenset[str]:
@@ -99,7 +108,7 @@ def operations() -> frozenset[str]:
 
 
 def view(node: object) -> View | None:
-    """The canonical view of a node, None if the node is a constant or not understood."""
+    """The canonical view of a node; None for a constant and for a node without one."""
     if not isinstance(node, Node):
         return None
     if node.op == "call_function":
@@ -174,10 +183,10 @@ def squared(node: object) -> Node | None:
 
 
 def widened_from(node: Node) -> list[Node]:
-    """`node` followed by the values it is a lossless cast of, nearest first.
+    """`node`, followed by the values that it is a lossless cast of, nearest first.
 
-    A widening cast keeps every value and an equal-dtype cast is the value itself, so whatever is
-    computed from one member of the chain can be computed from another.
+    A cast to the same or a wider dtype keeps every value. So what is computed from one node of this
+    chain can be computed from any other.
     """
     chain = [node]
     while (inner := operands(chain[-1], "cast")) is not None:
@@ -197,7 +206,7 @@ def rank_of(node: object) -> int | None:
 
 
 def dimension(dim: object, rank: int) -> int | None:
-    """A dimension counted from the first; None if it is no number or there is none such."""
+    """A dimension counted from the first; None if `dim` is not a number or out of range."""
     if not isinstance(dim, int) or not -rank <= dim < rank:
         return None
     return dim % rank

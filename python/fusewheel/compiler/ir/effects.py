@@ -1,4 +1,4 @@
-"""What a graph does besides computing values: writes in place and switched global modes."""
+"""What a graph does besides computing values: writes in place, and changes of global modes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from .metadata import bodies_of, storage_of, tensor_of, value_of
+from fusewheel._torch.overloads import HigherOrderOperator, OpOverload, OpOverloadPacket
+from fusewheel.compiler.ir.metadata import bodies_of, storage_of, tensor_of, value_of
 
 
 @dataclass(frozen=True)
@@ -22,9 +23,9 @@ class Modes:
     """The global modes under which a node runs.
 
     Attributes:
-        grad: whether autograd records; None where the caller of the graph decides.
-        inference: values given to the inference modes that are open.
-        autocast: arguments of the autocast regions that are open, outermost first.
+        grad: whether autograd records; None if the caller of the graph decides.
+        inference: the arguments of the open inference modes.
+        autocast: the arguments of the open autocast regions, outermost first.
         functorch: depth of functorch transforms.
     """
 
@@ -47,7 +48,7 @@ class Modes:
 
 
 def modes_of(graph: Graph, outside: Modes | None = None) -> dict[Node, Modes]:
-    """The modes in force at each node of a graph, `outside` being those it is called under."""
+    """The modes at each node of a graph; `outside` are the modes that the graph is called under."""
     current, found = outside or Modes(), {}
     for node in graph.nodes:
         found[node] = current
@@ -78,7 +79,7 @@ def _after(node: Node, modes: Modes) -> Modes:
 
 @dataclass(frozen=True)
 class Write:
-    """A node that overwrites memory; `storages` is None where the memory is not known."""
+    """A node that overwrites memory; `storages` is None if it is not known which."""
 
     node: Node
     storages: frozenset[int] | None
@@ -94,7 +95,7 @@ class Effects:
             self.add(node)
 
     def add(self, node: Node) -> None:
-        """Take note of a node; writes have to be added in graph order."""
+        """Add a node; writes have to be added in graph order."""
         for storage in _storages(value_of(node)) or ():
             self._sharing[storage].append(node)
         if node.op in ("call_function", "call_method", "call_module"):
@@ -109,14 +110,14 @@ class Effects:
         self.writes = [write for write in self.writes if write.node is not node]
 
     def sharing(self, node: Node) -> list[Node]:
-        """The nodes whose value lies in the same memory as the node's, itself included."""
+        """The nodes whose value shares memory with that of the node, the node included."""
         keys = _storages(value_of(node)) or ()
         return [other for key in keys for other in self._sharing[key]]
 
     def conflicting(
         self, nodes: Iterable[Node], first: Node, last: Node | None, ignore: frozenset[Node]
     ) -> Node | None:
-        """The first write after `first` and before `last` (None: the end) that hits `nodes`."""
+        """The first write to the memory of `nodes` after `first` and before `last` (None: end)."""
         memory = _union(map(_node_storages, nodes))
         for write in self.writes:
             if write.node in ignore or write.node < first:
@@ -126,6 +127,14 @@ class Effects:
             if memory is None or write.storages is None or memory & write.storages:
                 return write.node
         return None
+
+    def may_write_to(self, nodes: Iterable[Node]) -> bool:
+        """Whether there is a write that may hit the memory of `nodes`."""
+        memory = _union(map(_node_storages, nodes))
+        return any(
+            memory is None or write.storages is None or memory & write.storages
+            for write in self.writes
+        )
 
 
 def _union(parts: Iterable[frozenset[int] | None]) -> frozenset[int] | None:
@@ -148,7 +157,7 @@ def _storages(value: object) -> frozenset[int] | None:
 
 def _node_storages(node: Node) -> frozenset[int] | None:
     value = value_of(node)
-    # A value nobody described may be a tensor.
+    # A value without metadata may be a tensor.
     return None if value is None else _storages(value)
 
 
@@ -171,22 +180,22 @@ def _written(node: Node) -> list[Node]:
         if name[2:-2] in _INPLACE_NAMES if dunder else name.endswith("_"):
             written += _nodes_in(node.args[0])
         return written
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         return [*written, *_written_by_schema(node, target)]
-    if isinstance(target, torch._ops.OpOverloadPacket) and not _is_torch(target):
-        # Which one it will be depends on the arguments.
+    if isinstance(target, OpOverloadPacket) and not _is_torch(target):
+        # The arguments decide which overload is called, so all of them count.
         overloads = [getattr(target, name) for name in target.overloads()]
         return [*written, *(n for one in overloads for n in _written_by_schema(node, one))]
     if target in _INPLACE_OPERATORS:
         return [*written, *_nodes_in(node.args[0])]
-    if isinstance(target, torch._ops.HigherOrderOperator):
+    if isinstance(target, HigherOrderOperator):
         bodies = bodies_of(node)
         if bodies and not any(Effects(body.graph).writes for body in bodies):
             return written
     if not callable(target) or not _is_torch(target):
         return [n for n in node.all_input_nodes if n.op != "get_attr"]
     name = getattr(target, "__name__", "")
-    if name in ("and_", "or_", "not_", "is_"):  # Python's own operators, which keep off keywords
+    if name in ("and_", "or_", "not_", "is_"):  # of the module `operator`; they write nothing
         return written
     if name.endswith("_") and not name.endswith("__"):
         return [*written, *_nodes_in(node.args[0])]
@@ -205,7 +214,7 @@ def _nodes_in(argument: object) -> list[Node]:
     return []
 
 
-def _written_by_schema(node: Node, target: torch._ops.OpOverload) -> list[Node]:
+def _written_by_schema(node: Node, target: OpOverload) -> list[Node]:
     written = []
     for position, argument in enumerate(target._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
@@ -215,10 +224,10 @@ def _written_by_schema(node: Node, target: torch._ops.OpOverload) -> list[Node]:
 
 
 def _is_torch(target: Any) -> bool:
-    """Whether a callee is PyTorch's or Python's own, whose names tell what it writes."""
-    if isinstance(target, torch._ops.OpOverloadPacket):
+    """Whether a callee belongs to PyTorch or Python, whose names tell what they write."""
+    if isinstance(target, OpOverloadPacket):
         return str(target).startswith("aten.")
-    if isinstance(target, torch._ops.HigherOrderOperator):
+    if isinstance(target, HigherOrderOperator):
         return False
     module = getattr(target, "__module__", None) or ""
     return module.partition(".")[0] in ("torch", "_operator", "operator", "builtins", "math", "")

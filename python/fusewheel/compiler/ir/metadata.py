@@ -9,6 +9,8 @@ from contextvars import ContextVar
 import torch
 from torch.fx import GraphModule, Node
 
+from fusewheel._torch.fx import storage_key
+
 Size = int | torch.SymInt
 
 _inference: ContextVar[bool] = ContextVar("inference", default=False)
@@ -16,7 +18,7 @@ _inference: ContextVar[bool] = ContextVar("inference", default=False)
 
 @contextlib.contextmanager
 def inference() -> Iterator[None]:
-    """In this block no gradient flows in graphs whose metadata does not tell."""
+    """In this block, graphs whose metadata says nothing about gradients count as having none."""
     token = _inference.set(True)
     try:
         yield
@@ -51,8 +53,8 @@ def shape_of(node: object) -> tuple[Size, ...] | None:
 def requires_grad(node: Node) -> bool:
     """Whether gradients flow to a node's tensor.
 
-    Dynamo's example values know. Those of ATen tracing lose it on the way, so there whatever is
-    computed from something trainable counts, unless the graph is for `inference`.
+    Dynamo's example values say so. The values of ATen tracing do not: there, everything computed
+    from something trainable counts, unless the graph is for `inference`.
     """
     if "example_value" in node.meta:
         tensor = tensor_of(node)
@@ -93,7 +95,7 @@ def same_sizes(a: Iterable[Size] | None, b: Iterable[Size] | None) -> bool:
 def storage_of(tensor: torch.Tensor) -> int | None:
     """A key shared by all example tensors that view the same memory; None if there is none."""
     try:
-        return int(tensor.untyped_storage()._cdata)
+        return storage_key(tensor)
     except (NotImplementedError, RuntimeError):  # a subclass without storage
         return None
 
@@ -112,7 +114,7 @@ def bodies_of(node: Node) -> list[GraphModule]:
 def promoted(nodes: Iterable[object]) -> torch.dtype | None:
     """The dtype that arithmetic over these operands has; Python numbers do not count."""
     tensors = [tensor for node in nodes if (tensor := tensor_of(node)) is not None]
-    # A zero-dimensional tensor gives way to floating-point tensors that have dimensions.
+    # A zero-dimensional tensor does not decide if there are floating tensors with dimensions.
     shaped = [tensor for tensor in tensors if tensor.dim() > 0]
     if any(tensor.is_floating_point() for tensor in shaped):
         tensors = shaped

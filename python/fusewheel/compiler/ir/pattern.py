@@ -1,14 +1,14 @@
-"""The contract between a pattern and the rewriter.
+"""What a pattern is, and what it returns to the rewriter.
 
-A pattern file declares one `Pattern`. Its `match` looks at an anchor node and answers
+A pattern file declares one `Pattern`. Its function `match` looks at an anchor node and
 
-* None: this node has nothing to do with the pattern;
-* `Match`: the nodes that compute what the operator computes, and how to emit the operator;
-* raises `Refuse`: a near miss, with the reason that the user reads in the report.
+* returns None if the node has nothing to do with the pattern;
+* returns a `Match` with the nodes that compute what the operator computes, and how to emit it;
+* raises `Refuse` for a near miss, with the reason that the user reads in the report.
 
-A matcher proves equality of values. What every rewrite has to respect in the same way (single use
-of interior values, writes in place, global modes, implicit casts, kernels, cost) is checked by
-`fusewheel.compiler.checks`.
+A matcher proves that values are equal. What every rewrite has to respect in the same way (single
+use of interior values, writes in place, global modes, implicit casts, kernels, cost) is checked by
+`fusewheel.compiler.match.checks`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from .effects import Effects, Modes, modes_of
-from .metadata import value_of
+from fusewheel._torch.autograd import saved_tensor_hooks_off
+from fusewheel._torch.overloads import OpOverload
+from fusewheel.compiler.ir.effects import Effects, Modes, modes_of
+from fusewheel.compiler.ir.metadata import value_of
 
 
 class Refuse(Exception):
-    """Raised by a matcher whose anchor is there but whose equality is not proven."""
+    """Raised by a matcher that found its anchor but cannot prove that the values are equal."""
 
 
 def require(condition: bool, reason: str) -> None:
@@ -41,9 +43,9 @@ class Caller:
     """The only call of a graph that is the body of a higher-order operator.
 
     Attributes:
-        context: the graph that calls.
+        context: the graph with the call.
         node: the call.
-        given: what each placeholder of the body stands for there.
+        given: the node of the calling graph that each placeholder of the body stands for.
     """
 
     context: Context
@@ -52,12 +54,12 @@ class Caller:
 
 
 class Context:
-    """A graph with the facts that matchers and checks ask for.
+    """A graph with the facts that matchers and checks need.
 
     Args:
         graph: the graph.
-        modes: those it is called under.
-        caller: where it is called, if it is a body that is called once.
+        modes: the modes that it is called under.
+        caller: its call, if it is a body that is called once.
     """
 
     def __init__(
@@ -67,12 +69,12 @@ class Context:
         self.caller = caller
         self.effects = Effects(graph)
         self.modes: dict[Node, Modes] = modes_of(graph, modes)
-        # Not that of the tracing context: Dynamo has exchanged it when it calls a backend.
+        # Not the fake mode of the tracing context, which Dynamo replaces before it calls a backend.
         fakes = (getattr(value_of(node), "fake_mode", None) for node in graph.nodes)
         self._fake = next((fake for fake in fakes if fake is not None), None)
 
     def outside(self, node: Any) -> Any:
-        """What a placeholder stands for where this graph is called; everything else as it is."""
+        """The node of the calling graph that a placeholder stands for; other nodes unchanged."""
         caller = self.caller
         while caller is not None and isinstance(node, Node):
             node, caller = caller.given.get(node, node), caller.context.caller
@@ -80,16 +82,16 @@ class Context:
 
     @contextlib.contextmanager
     def active(self, node: Node) -> Iterator[None]:
-        """Run a block on example values as the graph runs at a node."""
+        """Run a block under the modes of a node, so that it can compute with example values."""
         modes = self.modes[node]
         if "example_value" not in node.meta:
-            # ATen metadata knows nothing of gradients, see `requires_grad`.
+            # ATen metadata says nothing about gradients, see `requires_grad`.
             modes = replace(modes, grad=False)
-        with _without_hooks(), self._fake or contextlib.nullcontext(), modes.active():
+        with saved_tensor_hooks_off(), self._fake or contextlib.nullcontext(), modes.active():
             yield
 
     def add(self, node: Node, like: Node) -> None:
-        """Take note of a new node that stands beside `like`."""
+        """Add a new node, which runs under the modes of `like`."""
         self.modes[node] = self.modes[like]
         self.effects.add(node)
 
@@ -100,17 +102,7 @@ class Context:
         self.graph.erase_node(node)
 
 
-@contextlib.contextmanager
-def _without_hooks() -> Iterator[None]:
-    """Keep example values from the user's saved-tensor hooks: a checkpoint counts what it saves."""
-    before = torch._C._autograd._saved_tensors_hooks_set_tracing(True)
-    try:
-        yield
-    finally:
-        torch._C._autograd._saved_tensors_hooks_set_tracing(before)
-
-
-# Nodes that export leaves behind casts; they read metadata and die with what they look at.
+# Export adds these behind casts. They only read metadata, and may vanish with their argument.
 _ASSERTIONS = (torch.ops.aten._assert_tensor_metadata.default,)
 
 
@@ -120,7 +112,7 @@ def is_assertion(node: Node) -> bool:
 
 
 def users_of(node: Node) -> list[Node]:
-    """The users of a node's value."""
+    """The users of a node's value; assertions of its metadata do not count."""
     return [user for user in node.users if not is_assertion(user)]
 
 
@@ -140,8 +132,8 @@ class Builder:
 
     Args:
         context: the graph.
-        before: the node in front of which they go.
-        origin: the node whose place in the user's code they inherit.
+        before: the node that they are put in front of.
+        origin: the node whose place in the user's code they take over.
     """
 
     def __init__(self, context: Context, before: Node, origin: Node) -> None:
@@ -175,7 +167,7 @@ class Builder:
         return node
 
     def discard(self) -> None:
-        """Take back everything that was emitted."""
+        """Remove everything that was emitted."""
         for node in reversed(self.nodes):
             self._context.graph.erase_node(node)
         self.nodes.clear()
@@ -186,15 +178,15 @@ class Match:
     """A part of a graph that an operator can replace.
 
     Attributes:
-        inputs: the nodes the operator reads.
-        roots: the values it replaces.
-        interior: values inside the pattern; nothing outside may use them.
-        absorbed: values the operator recomputes (casts of an input, ``1 + weight``); other users
-            keep them.
-        saved: those of the roots that the operator keeps for backward.
+        inputs: the nodes that the operator reads.
+        roots: the values that it replaces.
+        interior: values inside the pattern, which nothing outside may use.
+        absorbed: values that the operator computes itself (casts of an input, ``1 + weight``); they
+            stay if something else uses them.
+        saved: the roots that the operator keeps for its backward.
         build: emits the replacement and returns one node for each root.
-        widened: values whose dtype does not follow from their operands, because of autocast or an
-            argument, which the operator computes in that dtype all the same.
+        widened: values with another dtype than follows from their operands, because of autocast or
+            an argument, which the operator computes in that dtype too.
     """
 
     inputs: tuple[Node, ...]
@@ -207,14 +199,15 @@ class Match:
 
     @property
     def computed(self) -> frozenset[Node]:
-        """Every node whose work the operator takes over."""
+        """All nodes whose work the operator does."""
         return self.interior | self.absorbed | frozenset(self.roots)
 
     def place(self) -> Node:
-        """The node before which the operator goes: the last root, or an earlier use of another.
+        """The node that the operator is put in front of: the last root, or an earlier user of
+        another root.
 
         Raises:
-            Refuse: if an input is computed after that use.
+            Refuse: if an input is computed after that node.
         """
         users = (user for root in self.roots for user in root.users)
         place = min([*users, max(self.roots)])
@@ -228,12 +221,14 @@ class Pattern:
     """One rewrite.
 
     Attributes:
-        name: how reports and logs call it.
-        operator: qualified name of the operator it emits.
-        anchors: canonical operations at which a match can start.
-        match: the matcher, see the module's description.
-        order: patterns run by ascending order, so that a larger pattern comes before its parts.
-        cost: says why a match that is correct is not worth its rewrite, None if it is.
+        name: its name in reports and logs.
+        operator: the qualified name of the operator that it emits.
+        anchors: the canonical operations at which a match can start.
+        match: the matcher, see the docstring of this module.
+        order: patterns run in ascending order, so that a larger pattern runs before its parts;
+            default 0.
+        cost: returns the reason why a correct match would not be faster, or None if it would;
+            default None, which means that it always is.
     """
 
     name: str
@@ -243,8 +238,8 @@ class Pattern:
     order: int = 0
     cost: Callable[[Match], str | None] | None = None
 
-    def overload(self) -> torch._ops.OpOverload:
-        """The dispatcher overload.
+    def overload(self) -> OpOverload:
+        """The operator in `torch.ops`.
 
         Raises:
             Refuse: if no loaded library defines the operator.
@@ -253,5 +248,5 @@ class Pattern:
         packet = getattr(getattr(torch.ops, namespace), name, None)
         if packet is None:
             raise Refuse(f"operator {self.operator} is not loaded")
-        overload: torch._ops.OpOverload = packet.default
+        overload: OpOverload = packet.default
         return overload

@@ -1,4 +1,4 @@
-"""Which nodes compute their value from their arguments and do nothing else."""
+"""Which nodes only compute a value from their arguments."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch.fx import Node
 
-from ..canonical import view
-from ..effects import Effects
-from ..metadata import storage_of, tensor_of, value_of
+from fusewheel._torch.builtins import note_use
+from fusewheel.compiler.ir.canonical import view
+from fusewheel.compiler.ir.effects import Effects
+from fusewheel.compiler.ir.metadata import storage_of, tensor_of, value_of
 
 # fmt: off
 _NAMES = (
@@ -24,14 +25,13 @@ _NAMES = (
 _FUNCTIONS = frozenset(
     [getattr(torch, name) for name in _NAMES if hasattr(torch, name)]
     + [getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge", "and_", "or_")]
-    # Counts the uses of a feature, once for a process; Dynamo captures it.
-    + [torch._C._log_api_usage_once]
+    + ([note_use] if note_use else [])
 )
 _METHODS = frozenset(_NAMES) | {"new_zeros", "new_ones", "new_full", "bool", "int", "long"}
 
 
 def is_pure(node: Node) -> bool:
-    """Whether a node neither writes anything nor draws random numbers; False where unknown."""
+    """Whether a node neither writes to memory nor draws random numbers; False if not known."""
     if "out" in node.kwargs:
         return False
     if node.op == "call_function" and node.target in _FUNCTIONS:
@@ -52,7 +52,7 @@ def unwritten(effects: Effects, nodes: Iterable[Node], first: Node, last: Node |
 
 
 def memory_of(nodes: Iterable[Node]) -> set[int | None]:
-    """Keys of the memory that values lie in; None among them for memory that is not known."""
+    """Keys of the memory of these values; None is among them if some memory is not known."""
     found: set[int | None] = set()
     for node in nodes:
         tensor = tensor_of(node)
@@ -64,16 +64,16 @@ def memory_of(nodes: Iterable[Node]) -> set[int | None]:
 
 
 def escapes(node: Node, results: set[int | None]) -> bool:
-    """Whether the caller could write to a value that lies in the memory of `results`."""
+    """Whether a value shares memory with `results`, so that the caller could write to it."""
     own = memory_of([node])
     return None in own or None in results or not own.isdisjoint(results)
 
 
 def key_of(argument: object) -> object:
-    """What two arguments have in common exactly if they are the same; 1, 1.0 and True are not.
+    """A key that is equal for two arguments only if they are the same; 1, 1.0 and True differ.
 
     Raises:
-        TypeError: if that cannot be told.
+        TypeError: if that cannot be decided for an argument.
     """
     if isinstance(argument, Node):
         return argument

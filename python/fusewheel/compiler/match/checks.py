@@ -1,13 +1,13 @@
-"""What every rewrite has to respect, whatever its pattern."""
+"""The checks that every match has to pass, whatever its pattern."""
 
 from __future__ import annotations
 
-import torch
 from torch.fx import Node
 
-from .canonical import view
-from .metadata import dtype_of, promoted, requires_grad, same_sizes, tensor_of
-from .pattern import Context, Match, Pattern, Refuse, require, users_of
+from fusewheel._torch.dispatcher import has_kernel, key_of_device
+from fusewheel.compiler.ir.canonical import view
+from fusewheel.compiler.ir.metadata import dtype_of, promoted, requires_grad, same_sizes, tensor_of
+from fusewheel.compiler.ir.pattern import Context, Match, Pattern, Refuse, require, users_of
 
 
 def check(context: Context, pattern: Pattern, match: Match) -> None:
@@ -26,10 +26,10 @@ def check(context: Context, pattern: Pattern, match: Match) -> None:
 
 
 def check_replacement(root: Node, result: Node) -> None:
-    """Check an emitted node against the value it is going to replace, but for its layout.
+    """Check an emitted node against the value that it replaces; strides are checked elsewhere.
 
     Raises:
-        Refuse: if dtype, shape, device or the need of a gradient differ.
+        Refuse: if dtype, shape, device or `requires_grad` differ.
     """
     old, new = tensor_of(root), tensor_of(result)
     if old is None or new is None:
@@ -53,14 +53,14 @@ def _check_uses(context: Context, match: Match) -> None:
 
 
 def _check_modes(context: Context, match: Match) -> None:
-    # An early use of one result, before which the operator goes, may lie inside of another region.
+    # The place of the operator may be in another region: in front of an early user of one result.
     modes = {context.modes[node] for node in (*match.computed, match.place())}
     require(len(modes) == 1, "it spans a change of grad, inference or autocast mode")
     require(next(iter(modes)).functorch == 0, "it runs inside a torch.func transform")
 
 
 def _check_casts(match: Match) -> None:
-    # The dtype of a result follows from the operands; another one is autocast at work.
+    # The dtype of a result follows from the operands. If it differs, autocast changed it.
     for node in match.computed - match.widened:
         found = view(node)
         if found is not None and found.op != "cast":
@@ -80,7 +80,7 @@ def _check_writes(context: Context, match: Match) -> None:
     write = context.effects.conflicting(match.roots, first, last, own)
     require(write is None, f"{write} writes in place what the pattern computes")
     if any(map(requires_grad, match.roots)):
-        # The operator saves these for backward; the operations it replaces may not.
+        # The operator saves these for its backward; the operations that it replaces may not.
         kept = {*match.inputs, *match.saved}
         write = context.effects.conflicting(kept, last, None, own)
         require(write is None, f"{write} later writes in place what backward needs")
@@ -98,12 +98,12 @@ def _check_devices(pattern: Pattern, match: Match) -> None:
         )
     devices = {tensor.device for tensor in tensors}
     require(len(devices) == 1, "the inputs are on several devices")
-    key = torch._C._dispatch_key_for_device(devices.pop().type)
-    pattern.overload()  # refuses where the operator is not defined
-    # A composite fallback does not count: the inner compiler does better than that. PyTorch's own
-    # composites (attention) choose kernels themselves.
+    key = key_of_device(devices.pop().type)
+    pattern.overload()  # refuses if the operator is not defined
+    # A composite fallback does not count, because the inner compiler is faster than that. PyTorch's
+    # own composites (attention) choose kernels themselves.
     keys = (key, "CompositeImplicitAutograd")
     require(
-        any(torch._C._dispatch_has_kernel_for_dispatch_key(pattern.operator, k) for k in keys),
+        any(has_kernel(pattern.operator, k) for k in keys),
         f"{pattern.operator} has no kernel for {key}",
     )

@@ -9,13 +9,10 @@ from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import entry_points
 
-from . import layout_spellings as _layout_spellings  # noqa: F401  (fills the table of spellings)
-from . import mask_spellings as _mask_spellings  # noqa: F401
-from . import spellings as _spellings  # noqa: F401
-from .canonical import operations
-from .pattern import Pattern
-from .patterns import all_patterns
-from .recompile import drop_compiled
+from fusewheel.compiler.ir.canonical import operations
+from fusewheel.compiler.ir.pattern import Pattern
+from fusewheel.compiler.match.recompile import drop_compiled
+from fusewheel.compiler.patterns import all_patterns
 
 GROUP = "fusewheel.patterns"
 
@@ -25,11 +22,11 @@ _registered: dict[str, Pattern] = {}
 
 
 def register(pattern: Pattern) -> Pattern:
-    """Have the compiler look for one more pattern, in every graph compiled from now on.
+    """Add a pattern, which the compiler looks for in every graph that it compiles from now on.
 
-    What was compiled with ``backend="fusewheel"`` before is compiled anew when it is next called.
-    A package that is installed need not call this: an entry point in the group
-    ``fusewheel.patterns`` that names a `Pattern` is found by itself.
+    What was compiled with ``backend="fusewheel"`` before is compiled again at its next call. An
+    installed package does not need to call this: the compiler finds a `Pattern` that an entry point
+    in the group ``fusewheel.patterns`` names.
 
     Args:
         pattern: the pattern; registering the same object again does nothing.
@@ -38,21 +35,24 @@ def register(pattern: Pattern) -> Pattern:
         the pattern.
 
     Raises:
-        TypeError: if it is no `Pattern`.
-        ValueError: if its name is taken, it has no anchors or one that no operation is called, or
-            its operator is not named like ``namespace::name``.
+        TypeError: if `pattern` is not a `Pattern`.
+        ValueError: if its name is taken, it has no anchors, an anchor is not the name of an
+            operation, or its operator is not named like ``namespace::name``.
     """
     with _lock:
-        if _add(_registered, pattern, [*all_patterns(), *_installed(), *_registered.values()]):
-            drop_compiled()
+        others = [*all_patterns(), *_installed(), *_registered.values()]
+        is_new = _add(_registered, pattern, others)
+    # Not under the lock: this waits for compilations, which ask for the patterns.
+    if is_new:
+        drop_compiled()
     return pattern
 
 
 def unregister(name: str) -> None:
-    """Take back what `register` added.
+    """Remove a pattern that `register` added.
 
     Args:
-        name: that of the pattern.
+        name: the name of the pattern.
 
     Raises:
         ValueError: if no registered pattern has that name.
@@ -61,11 +61,11 @@ def unregister(name: str) -> None:
         if name not in _registered:
             raise ValueError(f"no registered pattern is called {name!r}, {_there_are(_registered)}")
         del _registered[name]
-        drop_compiled()
+    drop_compiled()
 
 
 def known_patterns() -> tuple[Pattern, ...]:
-    """Every pattern there is, in the order they run."""
+    """All patterns, in the order in which they run."""
     with _lock:
         found = [*all_patterns(), *_installed(), *_registered.values()]
     return tuple(sorted(found, key=lambda pattern: (pattern.order, pattern.name)))
@@ -75,8 +75,8 @@ def check_names(names: Iterable[str]) -> None:
     """Check names of patterns.
 
     Raises:
-        TypeError: if one is no string.
-        ValueError: if there is no pattern of that name; it lists those there are.
+        TypeError: if a name is not a string.
+        ValueError: if there is no pattern of that name; the message lists the known names.
     """
     known = {pattern.name for pattern in known_patterns()}
     for name in names:
@@ -91,7 +91,7 @@ def _there_are(names: Iterable[str]) -> str:
 
 
 def _add(into: dict[str, Pattern], pattern: Pattern, others: Iterable[Pattern]) -> bool:
-    """Add a pattern after checking it; False if it is there already."""
+    """Check a pattern and add it; False if this object was added before."""
     if not isinstance(pattern, Pattern):
         raise TypeError(
             f"a fusewheel.compiler.Pattern is expected, not {type(pattern).__name__}: {pattern!r}"
@@ -119,7 +119,7 @@ def _add(into: dict[str, Pattern], pattern: Pattern, others: Iterable[Pattern]) 
 
 @cache
 def _installed() -> tuple[Pattern, ...]:
-    """The patterns that installed packages announce."""
+    """The patterns that entry points of installed packages name."""
     found: dict[str, Pattern] = {}
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         try:

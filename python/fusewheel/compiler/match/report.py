@@ -3,50 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import NamedTuple
 
-import torch
-from torch.fx import Node
-
-_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
-_FRAME = re.compile(r'File "([^"]+)", line (\d+).*(?:\n +(?!File ")(.*))?')
-
-
-class Line(NamedTuple):
-    """A line of the user's code: ``path:line`` and its text, empty where it is not known."""
-
-    source: str
-    code: str
-
-
-def line_of(node: Node) -> Line:
-    """The innermost line outside of torch that a node comes from."""
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    own = [frame for frame in frames if not frame[0].startswith(_TORCH)] or frames
-    if not own:
-        return Line("<unknown>", "")
-    path, number, code = own[-1]
-    return Line(f"{path}:{number}", code.strip())
+from fusewheel.compiler.ir.source import Line
 
 
 @dataclass(frozen=True)
 class Replacement:
-    """A part of the model that became an operator.
+    """A part of the model that was replaced by an operator.
 
     Attributes:
-        pattern: name of the pattern.
-        operator: qualified name of the operator, such as ``fusewheel::rms_norm``.
+        pattern: the name of the pattern.
+        operator: the qualified name of the operator, such as ``fusewheel::rms_norm``.
         count: how often it was replaced.
         source: ``path:line`` of the replaced code.
         code: the text of that line.
-        bytes_saved: an estimate, for all of them together and for the forward pass: what the
-            replaced operations would read and write, each a kernel of its own, less what the
-            operator does, see `fusewheel.compiler.traffic`. None where a size is not known.
+        bytes_saved: an estimate for the forward pass, for all replacements together: the bytes that
+            the replaced operations would read and write if each ran alone, minus those of the
+            operator, see `fusewheel.compiler.cost.traffic`. None if a size is not known.
     """
 
     pattern: str
@@ -59,10 +36,10 @@ class Replacement:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A part of the model that looks like a pattern and was left alone.
+    """A part of the model that was recognised and left alone.
 
     Attributes:
-        pattern: name of the pattern.
+        pattern: the name of the pattern.
         count: how often it was found.
         source: ``path:line`` of the code.
         reason: why it was not replaced.
@@ -78,14 +55,14 @@ class Refusal:
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """An attention of PyTorch's, as it stands after the rewrite; it is left to PyTorch.
+    """A call of PyTorch's attention in the rewritten graph.
 
     Attributes:
         count: how often it is called.
         source: ``path:line`` of the code.
-        mask: what it hides: ``none``, ``causal``, ``sliding window [-7, 0]`` (bounds of key less
-            query), ``padding``, ``arbitrary`` or several of these.
-        shapes: of query and keys, in words.
+        mask: what its mask hides: ``none``, ``causal``, ``sliding window [-7, 0]`` (the bounds of
+            key position minus query position), ``padding``, ``arbitrary`` or several of these.
+        shapes: the shapes of query and keys, in words.
         code: the text of the line.
     """
 
@@ -98,7 +75,7 @@ class AttentionCall:
 
 @dataclass(frozen=True)
 class GraphBreak:
-    """A place where Dynamo could not go on with one graph.
+    """A place where Dynamo had to end one graph and start another.
 
     Attributes:
         reason: Dynamo's explanation.
@@ -118,9 +95,9 @@ class Report:
     Attributes:
         replacements: what was replaced, by pattern and source line.
         refusals: what was recognised and not replaced.
-        graphs: number of graphs the model was captured in; 1 is best.
-        graph_breaks: why there is more than one.
-        attentions: calls of PyTorch's attention and the masks they have.
+        graphs: the number of graphs that the model was captured in; 1 is best.
+        graph_breaks: the reasons why there is more than one graph.
+        attentions: the calls of PyTorch's attention, with their masks.
     """
 
     replacements: tuple[Replacement, ...] = ()
@@ -130,11 +107,11 @@ class Report:
     attentions: tuple[AttentionCall, ...] = ()
 
     def count(self, pattern: str | None = None) -> int:
-        """How often one pattern, or any, was replaced."""
+        """The number of replacements of one pattern, or of all if `pattern` is None (default)."""
         return sum(r.count for r in self.replacements if pattern in (None, r.pattern))
 
     def counts(self) -> dict[str, int]:
-        """Number of replacements by pattern."""
+        """The number of replacements of each pattern."""
         found: Counter[str] = Counter()
         for item in self.replacements:
             found[item.pattern] += item.count
@@ -142,7 +119,7 @@ class Report:
 
     @property
     def bytes_saved(self) -> int:
-        """The estimates of all replacements that have one, see `Replacement`."""
+        """The sum of the estimates of all replacements that have one, see `Replacement`."""
         return sum(r.bytes_saved or 0 for r in self.replacements)
 
     def to_json(self) -> str:
@@ -194,7 +171,7 @@ def _table(rows: list[tuple[str, ...]], codes: list[str]) -> list[str]:
 
 
 def size_text(size: int | None) -> str:
-    """A number of bytes as people read it; empty if it is not known."""
+    """A number of bytes with its unit; empty if it is not known."""
     if size is None:
         return ""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
@@ -209,10 +186,10 @@ def _short(source: str) -> str:
 
 @dataclass
 class Recorder:
-    """Collects events while graphs are rewritten and sums them up as a `Report`.
+    """Collects events while graphs are rewritten and makes a `Report` of them.
 
     Attributes:
-        attentions: whether attention that is left to PyTorch is noted, for which masks are read.
+        attentions: whether calls of attention are noted, which means reading their masks.
         graphs: the number of graphs.
     """
 
@@ -224,11 +201,11 @@ class Recorder:
     graphs: int = 0
 
     def attention(self, line: Line, mask: str, shapes: str) -> None:
-        """Note one attention that is left to PyTorch."""
+        """Note one call of PyTorch's attention."""
         self._attentions[line, mask, shapes] += 1
 
     def replaced(self, pattern: str, operator: str, line: Line, saved: int | None) -> None:
-        """Note one replacement and the bytes it saves, None if these are not known."""
+        """Note one replacement and the bytes that it saves, None if not known."""
         key = pattern, operator, line
         known = self._saved.get(key, 0)
         self._saved[key] = None if known is None or saved is None else known + saved

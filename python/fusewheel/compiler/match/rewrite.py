@@ -1,9 +1,8 @@
-"""Match patterns on a captured graph and put operators in their place."""
+"""Matches patterns in a captured graph and replaces them by operators."""
 
 from __future__ import annotations
 
 import logging
-import operator
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -12,29 +11,39 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from . import layout_spellings as _layout_spellings  # noqa: F401  (fills the table behind `view`)
-from . import spellings as _spellings  # noqa: F401
-from .attention import attention_of
-from .canonical import is_op, view
-from .checks import check, check_replacement
-from .costs import loss
-from .effects import Modes
-from .layout import follow
-from .metadata import bodies_of, same_sizes, tensor_of
-from .pattern import Builder, Caller, Context, Match, Pattern, Refuse, is_assertion, require
-from .registry import known_patterns
-from .report import Line, Recorder, Report, line_of, size_text
-from .switches import REASON, disabled
-from .traffic import traffic
+from fusewheel._torch.fx import is_erased
+from fusewheel.compiler.cost.rules import loss
+from fusewheel.compiler.cost.traffic import traffic
+from fusewheel.compiler.ir.canonical import is_op, view
+from fusewheel.compiler.ir.effects import Modes
+from fusewheel.compiler.ir.metadata import bodies_of, same_sizes, tensor_of
+from fusewheel.compiler.ir.pattern import (
+    Builder,
+    Caller,
+    Context,
+    Match,
+    Pattern,
+    Refuse,
+    is_assertion,
+    require,
+)
+from fusewheel.compiler.ir.purity import is_pure
+from fusewheel.compiler.ir.source import Line, line_of
+from fusewheel.compiler.match.checks import check, check_replacement
+from fusewheel.compiler.match.registry import known_patterns
+from fusewheel.compiler.match.report import Recorder, Report, size_text
+from fusewheel.compiler.match.strides import follow
+from fusewheel.compiler.match.switches import REASON, disabled
+from fusewheel.compiler.read.attention import attention_of
 
 _log = logging.getLogger("fusewheel.compiler")
 
-# Higher-order operators that run their bodies as written. Others give them a meaning of their
-# own (score functions of attention, combine functions of scans, forward and backward of an
-# autograd.Function) and are left alone.
+# Higher-order operators that run their bodies as written. Others use them in a way of their own
+# (score functions of attention, combine functions of scans, forward and backward of an
+# autograd.Function); their bodies are left alone.
 ENTERED = frozenset(
     {"tag_activation_checkpoint", "wrap_activation_checkpoint", "wrap", "cond", "invoke_subgraph"}
-    # What export makes of `torch.set_grad_enabled` and `torch.autocast`.
+    # Export writes `torch.set_grad_enabled` and `torch.autocast` in this way.
     | {"wrap_with_set_grad_enabled", "wrap_with_autocast"}
 )
 
@@ -50,13 +59,14 @@ def rewrite(
 
     Args:
         module: a graph from Dynamo or export whose nodes carry ``example_value`` or ``val``.
-        patterns: what to look for; by default every pattern there is.
-        recorder: where to note what happened, next to what it noted before.
-        inner: what runs the rewritten graph; of ``"inductor"`` and ``"none"`` it is known what does
-            not pay there, see `fusewheel.compiler.costs`.
+        patterns: the patterns to look for; default None, which means all.
+        recorder: notes what happens, in addition to what it noted before; default None, which means
+            a new one.
+        inner: what runs the rewritten graph. For ``"inductor"`` and ``"none"`` there are
+            measurements of what does not pay, see `fusewheel.compiler.cost.rules`. Default None.
 
     Returns:
-        what was replaced and refused, including what `recorder` held already.
+        what was replaced and refused, including what `recorder` noted before.
     """
     recorder = Recorder() if recorder is None else recorder
     chosen = known_patterns() if patterns is None else tuple(patterns)
@@ -81,7 +91,7 @@ def _note_attentions(facts: _Facts, recorder: Recorder) -> None:
 
 
 def bodies(module: GraphModule) -> dict[GraphModule, _Facts]:
-    """The module and the bodies of its higher-order operators, each once, callers first."""
+    """The module and the bodies of its higher-order operators; each once, callers first."""
     found: dict[GraphModule, _Facts] = {}
     todo: list[tuple[GraphModule, Modes, list[tuple[_Facts, Node]]]] = [(module, Modes(), [])]
     while todo:
@@ -101,7 +111,7 @@ def bodies(module: GraphModule) -> dict[GraphModule, _Facts]:
 
 
 class _Facts:
-    """What all patterns ask of one graph, looked up once; `calls` are the nodes that call it."""
+    """Facts about one graph that all patterns need; `calls` are the nodes that call the graph."""
 
     def __init__(self, graph: Graph, modes: Modes, calls: list[tuple[_Facts, Node]]) -> None:
         self.graph = graph
@@ -122,7 +132,7 @@ class _Facts:
             return None
         ((facts, node),) = self.calls
         inputs = [n for n in self.graph.nodes if n.op == "placeholder"]
-        # The operands come last, behind the body; those of a branch stand in a tuple.
+        # The operands are the last arguments, behind the body; those of a branch are in a tuple.
         given = node.args[len(node.args) - len(inputs) :]
         nodes = [argument for argument in given if isinstance(argument, Node)]
         if len(nodes) != len(inputs):
@@ -130,7 +140,7 @@ class _Facts:
         return Caller(facts.context, node, dict(zip(inputs, nodes, strict=True)))
 
     def forget_context(self) -> None:
-        """Have the context made anew."""
+        """Make the context again when it is next needed."""
         self._context = None
 
     def anchors(self, pattern: Pattern) -> list[Node]:
@@ -161,7 +171,7 @@ class _Pass:
         anchors = self._facts.anchors(self._pattern)
         changed = False
         for node in anchors:
-            if node._erased:
+            if is_erased(node):
                 continue
             try:
                 changed |= self._visit(node)
@@ -208,7 +218,7 @@ class _Pass:
         _log.debug("%s: %s kept: %s", line.source, self._pattern.name, reason)
 
     def _apply(self, match: Match) -> int | None:
-        """Put the operator in; the bytes it moves."""
+        """Emit the operator; returns the bytes that it moves."""
         origin = max(match.roots)
         builder = Builder(self._context, match.place(), origin)
         try:
@@ -224,7 +234,7 @@ class _Pass:
             raise
         for node, value in values.items():
             node.meta[builder.key] = value
-        if len(values) > len(results):  # other nodes change too: their memory is looked up anew
+        if len(values) > len(results):  # other nodes changed too, and so may their memory
             self._facts.forget_context()
         else:
             for node in builder.nodes:
@@ -235,10 +245,10 @@ class _Pass:
         return moved
 
     def _values(self, roots: Sequence[Node], results: Sequence[Node]) -> dict[Node, Any]:
-        """Example values to note with a rewrite.
+        """The new example values after a rewrite.
 
-        A result takes over the example value of its root, in its own layout: values that lie in
-        the same memory keep showing that, which the checks of later matches rely on.
+        A result takes the example value of its root, with its own strides. So values that share
+        memory still show that they do, which the checks of later matches need.
         """
         own, changed = {}, {}
         for root, result in zip(roots, results, strict=True):
@@ -253,16 +263,16 @@ class _Pass:
         return own | follow(self._context, changed)
 
     def _sweep(self, nodes: Iterable[Node]) -> None:
-        """Erase those of the given nodes, and of what only they used, that have become dead.
+        """Erase the given nodes, and the nodes that only they used, if nothing uses them any more.
 
-        `Graph.eliminate_dead_code` is no choice: it takes ``x.add_(y)`` whose result is unused
-        for dead. Here a node must be one the operator took over, or understood and pure.
+        `Graph.eliminate_dead_code` cannot be used: it erases ``x.add_(y)`` if its result is unused.
+        Here a node is erased only if the operator does its work, or if it is known to be pure.
         """
         own = frozenset(nodes)
         todo = sorted(own)
         while todo:
             node = todo.pop()
-            if node._erased or not (node in own or _is_pure(node)):
+            if is_erased(node) or not (node in own or is_pure(node)):
                 continue
             if not all(is_assertion(user) for user in node.users):
                 continue
@@ -274,7 +284,7 @@ class _Pass:
 
 
 def _detached(builder: Builder, root: Node, result: Node) -> Node:
-    """The result, without a gradient where only another result of the operator has one."""
+    """The result, detached if its root requires no gradient but another result does."""
     old, new = tensor_of(root), tensor_of(result)
     if old is None or new is None or old.requires_grad or not new.requires_grad:
         return result
@@ -282,14 +292,7 @@ def _detached(builder: Builder, root: Node, result: Node) -> Node:
 
 
 def _dying(match: Match) -> list[Node]:
-    """The nodes that go with a match; other users keep some of what the operator recomputes."""
+    """The nodes that vanish with a match; absorbed ones stay if something else uses them."""
     computed = match.computed
     kept = {node for node in match.absorbed if any(user not in computed for user in node.users)}
     return sorted(computed - kept)
-
-
-def _is_pure(node: Node) -> bool:
-    if node.target is operator.getitem:
-        return True
-    found = view(node)
-    return found is not None and not found.inplace

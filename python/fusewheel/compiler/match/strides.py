@@ -1,9 +1,9 @@
-"""Follow a changed memory layout through a graph.
+"""Follow changed strides through a graph.
 
-An operator may lay its result out in another order than the operations it replaces. Strides are
-part of what later nodes see: ``view`` raises for some, elementwise operations hand them on and
-outputs show them to the user. So the nodes behind a changed layout are run again on their example
-values, until the layout is the old one again.
+An operator may return other strides than the operations that it replaces. Later nodes depend on
+them: ``view`` raises an error for some, elementwise operations pass them on, and the user sees
+those of outputs. So the nodes behind changed strides are run again on their example values, until
+the strides are the old ones again.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import torch
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from .metadata import same_sizes, storage_of, value_of
-from .pattern import Context, Refuse, is_assertion
+from fusewheel.compiler.ir.metadata import same_sizes, storage_of, value_of
+from fusewheel.compiler.ir.pattern import Context, Refuse, is_assertion
 
 
 def follow(context: Context, changed: dict[Node, torch.Tensor]) -> dict[Node, Any]:
-    """The example values of all nodes that a changed layout reaches.
+    """The example values of all nodes that changed strides reach.
 
     Args:
         context: the graph, before the rewrite.
-        changed: for each value whose layout changes, the same value in its new layout.
+        changed: for each value whose strides change, the same value with its new strides.
 
     Returns:
         the new example values, those of `changed` included.
 
     Raises:
-        Refuse: if a node cannot take the layout or an output would get it.
+        Refuse: if a node cannot work with the new strides, or an output would have them.
     """
     found: dict[Node, Any] = dict(changed)
     todo: list[Node] = []
@@ -93,14 +93,14 @@ def _same_layout(old: object, new: object) -> bool:
 
 
 def _check_unwritten(context: Context, node: Node) -> None:
-    """A copy in place of a view, or the reverse, shows only where that memory is written."""
+    """Refuse if a view becomes a copy, or the reverse, and that memory is written to."""
     memory = [node, *node.all_input_nodes]
     if context.effects.conflicting(memory, node, None, frozenset()) is not None:
         raise Refuse(f"{node.name} would copy where it shares memory, or the reverse")
 
 
 def _aliases(node: Node, value: object, found: dict[Node, Any]) -> bool:
-    """Whether the value of a node lies in the memory of one of its inputs."""
+    """Whether the value of a node shares memory with one of its inputs."""
     own = {storage_of(tensor) for tensor in _tensors(value) or ()}
     inputs = [found.get(argument, value_of(argument)) for argument in node.all_input_nodes]
     return any(storage_of(t) in own for value in inputs for t in _tensors(value) or ())

@@ -1,31 +1,31 @@
-"""Switch patterns off, to find out which one a difference comes from."""
+"""Switches patterns off, to find out which one a difference comes from."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
 
-from .recompile import drop_compiled
-from .registry import check_names
+from fusewheel.compiler.match.recompile import drop_compiled
+from fusewheel.compiler.match.registry import check_names
 
 REASON = "disabled by fusewheel.compiler.disable"
 
-_lock = threading.RLock()
+_lock = threading.Lock()
 _disabled: Counter[str] = Counter()
 
 
 class Disabled:
-    """Patterns that are switched off until `enable` is called or a ``with`` block over it ends."""
+    """Patterns that are off until `enable` is called, or until its ``with`` block ends."""
 
     def __init__(self, names: frozenset[str]) -> None:
         self._names = names
         _change(names, 1)
 
     def enable(self) -> None:
-        """Switch them on again, unless another `disable` holds them; a second call does nothing."""
+        """Switch them on, unless another `disable` keeps them off; a second call does nothing."""
         with _lock:
             names, self._names = self._names, frozenset()
-            _change(names, -1)
+        _change(names, -1)
 
     def __enter__(self) -> Disabled:
         return self
@@ -38,7 +38,7 @@ class Disabled:
 
 
 def disable(*names: str) -> Disabled:
-    """Switch patterns off, for the whole process, until that is taken back.
+    """Switch patterns off in the whole process, until they are switched on again.
 
     Use it as a function or as a context manager::
 
@@ -47,22 +47,22 @@ def disable(*names: str) -> Disabled:
         off = fusewheel.compiler.disable("rope")
         off.enable()
 
-    What was compiled with ``backend="fusewheel"`` is compiled anew when it is next called, after
-    switching off as after switching on. Matches that are left alone for this reason are reported
-    as refusals. Blocks may overlap, in threads too: a pattern is on when nobody holds it off.
+    What was compiled with ``backend="fusewheel"`` is compiled again at its next call, whenever a
+    pattern is switched off or on. Matches of a pattern that is off are reported as refusals. Blocks
+    may overlap, also in several threads: a pattern is on when no `disable` keeps it off.
 
     Args:
         *names: names of patterns, as `explain` prints them; at least one.
 
     Returns:
-        what switches them on again.
+        an object whose `enable` switches them on again; also a context manager.
 
     Raises:
-        TypeError: if there is no name, or one is no string.
-        ValueError: if no pattern has such a name.
+        TypeError: if there is no name, or a name is not a string.
+        ValueError: if there is no pattern of a name; the message lists the known names.
     """
     if not names:
-        raise TypeError("disable() needs the name of a pattern at least")
+        raise TypeError("disable() needs at least one name of a pattern")
     check_names(names)
     return Disabled(frozenset(names))
 
@@ -80,5 +80,7 @@ def _change(names: frozenset[str], by: int) -> None:
         for name in names:
             if _disabled[name] <= 0:
                 del _disabled[name]
-        if frozenset(_disabled) != before:
-            drop_compiled()
+        changed = frozenset(_disabled) != before
+    # Not under the lock: this waits for compilations, which ask what is switched off.
+    if changed:
+        drop_compiled()

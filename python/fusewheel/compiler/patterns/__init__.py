@@ -1,4 +1,4 @@
-"""The patterns, one per file; a new file with a ``PATTERN`` is found without being listed."""
+"""The patterns, one in each file; a new file that declares ``PATTERN`` is found by itself."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import importlib
 import pkgutil
 from functools import cache
 
-from ..pattern import Pattern
+from fusewheel.compiler.ir.pattern import Pattern
 
 
 @cache
 def all_patterns() -> tuple[Pattern, ...]:
-    """Every pattern of this package, in the order they run."""
+    """All patterns of this package, in the order in which they run."""
     found = []
     for module in pkgutil.iter_modules(__path__, f"{__name__}."):
         found.append(importlib.import_module(module.name).PATTERN)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from torch.fx import Node
 
-from ..pattern import Builder, Context, Match, Pattern, Refuse
-from ..residual import addends
-from . import rms_norm
+from fusewheel.compiler.ir.pattern import Builder, Context, Match, Pattern, Refuse
+from fusewheel.compiler.patterns import rms_norm
+from fusewheel.compiler.read.residual import addends
 
 
 def _match(context: Context, node: Node) -> Match | None:
     try:
         norm = rms_norm.find(node)
-    except Refuse:  # the pattern of the norm alone will say so
+    except Refuse:  # the pattern rms_norm reports the reason
         return None
     both = None if norm is None else addends(norm.x)
     if norm is None or both is None:

@@ -1,7 +1,7 @@
-"""Attention whose mask hides every later key and nothing else, told so instead of given the mask.
+"""Attention with a mask that hides all later keys and nothing else: passes ``is_causal=True``.
 
-PyTorch's attention then skips what is hidden, nearly half of the products of a long sequence, and
-reads no mask.
+PyTorch's attention then reads no mask, and skips what is hidden: nearly half of the products of a
+long sequence.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import math
 import torch
 from torch.fx import Node
 
-from ..attention import attention_of
-from ..masks import Mask
-from ..metadata import dtype_of, tensor_of
-from ..pattern import Builder, Context, Match, Pattern, Refuse, require
+from fusewheel.compiler.ir.metadata import dtype_of, tensor_of
+from fusewheel.compiler.ir.pattern import Builder, Context, Match, Pattern, Refuse, require
+from fusewheel.compiler.read.attention import attention_of
+from fusewheel.compiler.read.masks import Mask
 
 
 def _match(context: Context, node: Node) -> Match | None:
@@ -23,7 +23,7 @@ def _match(context: Context, node: Node) -> Match | None:
         return None
     mask, dtype = attention.mask, dtype_of(node)
     if mask.hidden is None or (mask.upper is None and not mask.other):
-        return None  # a bias, or one that lets later keys be seen
+        return None  # a bias, or a mask that shows later keys
     bounds = mask.lower, mask.upper, mask.padding, mask.other
     require(bounds == (None, 0, (), ()), f"the mask is not known to be causal alone: {mask.kind}")
     _check_hidden(mask, dtype)
@@ -34,22 +34,22 @@ def _match(context: Context, node: Node) -> Match | None:
     def build(builder: Builder) -> list[Node]:
         return [builder.call(PATTERN.overload(), *tensors, None, 0.0, True, **options)]
 
-    # Autocast casts the operands of the same call in the same way.
+    # Autocast casts the operands of both calls in the same way.
     return Match(tensors, (node,), frozenset(), build, widened=frozenset({node}))
 
 
 def _check_hidden(mask: Mask, dtype: torch.dtype | None) -> None:
-    """Nothing of a hidden score is left where no other is as small as the sum with it."""
+    """Refuse if a hidden key could keep a weight, because the number added to it is too small."""
     if mask.hidden is None or dtype is None or mask.hidden == -math.inf:
         return
     if dtype == torch.float16 or mask.hidden > torch.finfo(dtype).min:
-        raise Refuse(f"hidden scores get {mask.hidden:g} added, which may leave something of them")
+        raise Refuse(f"hidden scores get {mask.hidden:g} added, which may not hide them fully")
 
 
 def _cost(match: Match) -> str | None:
     tensor = tensor_of(match.inputs[0])
     if tensor is None or tensor.device.type != "cpu":
-        return "it is replaced only on a CPU so far"
+        return "it is only replaced on a CPU"
     return None
 
 

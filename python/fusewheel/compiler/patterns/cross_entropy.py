@@ -1,13 +1,13 @@
-"""Cross entropy of logits and classes, with whatever flattens and widens the logits before it."""
+"""Cross entropy of logits and classes, with the views and casts of the logits before it."""
 
 from __future__ import annotations
 
 from torch.fx import Node
 
-from ..loss_rows import Rows, implicit_casts, rows_of
-from ..losses import ANCHORS, Loss, loss_of
-from ..metadata import dtype_of, requires_grad, tensor_of
-from ..pattern import Builder, Context, Match, Pattern, require, users_of
+from fusewheel.compiler.ir.metadata import dtype_of, tensor_of
+from fusewheel.compiler.ir.pattern import Builder, Context, Match, Pattern, require, users_of
+from fusewheel.compiler.read.loss_rows import Rows, implicit_casts, rows_of
+from fusewheel.compiler.read.losses import ANCHORS, LossCall, loss_of
 
 
 def _match(context: Context, node: Node) -> Match:
@@ -17,7 +17,7 @@ def _match(context: Context, node: Node) -> Match:
     def build(builder: Builder) -> list[Node]:
         logits, target = rows.matrix(builder, rows.node), loss.classes(builder)
         options = (loss.weight, loss.ignore_index, loss.label_smoothing, 0.0, rows.softcap)
-        results = builder.call(PATTERN.overload(), logits, target, *options, requires_grad(node))
+        results = builder.call(PATTERN.overload(), logits, target, *options, False)
         return [loss.finish(builder, builder.item(results, 0), target, summed=False)]
 
     inputs = [rows.node, loss.target]
@@ -33,18 +33,18 @@ def _match(context: Context, node: Node) -> Match:
     )
 
 
-def _best(loss: Loss, found: list[Rows]) -> Rows:
-    """The nearest value in the narrowest dtype, in which the gradient will be, before any cap."""
+def _best(loss: LossCall, found: list[Rows]) -> Rows:
+    """The nearest value in the narrowest dtype, which its gradient has; before any soft cap."""
     if loss.weight is not None:
         dtype = dtype_of(loss.weight)
         found = [rows for rows in found if dtype_of(rows.node) == dtype]
         require(bool(found), f"the class weights are {dtype}")
-    # Capped logits that are used elsewhere have to be computed all the same.
+    # If capped logits are used elsewhere too, they have to be computed anyway.
     found = [rows for rows in found if rows.softcap == 0 or _is_private(loss, rows)] or found
     return min(found, key=lambda rows: (rows.softcap == 0, _item_size(rows.node)))
 
 
-def _is_private(loss: Loss, rows: Rows) -> bool:
+def _is_private(loss: LossCall, rows: Rows) -> bool:
     inside = rows.own | {loss.root}
     return all(user in inside for node in rows.own for user in users_of(node))
 

@@ -7,11 +7,19 @@ from dataclasses import dataclass
 
 from torch.fx import Node
 
-from ..canonical import view
-from ..metadata import dtype_of, tensor_of
-from ..pattern import Builder, Context, Match, Pattern, Refuse, require, users_of
-from ..polynomial import Polynomial, between, equal, polynomial, terms
-from ..precision import COMPUTED
+from fusewheel.compiler.ir.canonical import view
+from fusewheel.compiler.ir.metadata import dtype_of, tensor_of
+from fusewheel.compiler.ir.pattern import (
+    Builder,
+    Context,
+    Match,
+    Pattern,
+    Refuse,
+    require,
+    users_of,
+)
+from fusewheel.compiler.read.polynomial import Polynomial, between, equal, polynomial, terms
+from fusewheel.compiler.read.precision import COMPUTED
 
 
 @dataclass(frozen=True)
@@ -19,10 +27,10 @@ class Gelu:
     """``gelu(x)``.
 
     Attributes:
-        x: what gelu is taken of.
-        tanh: whether it is the approximation by tanh.
+        x: the argument.
+        tanh: whether it is the approximation with tanh.
         root: the node with the result.
-        interior: the nodes between both.
+        interior: the nodes between the two.
     """
 
     x: Node
@@ -33,7 +41,7 @@ class Gelu:
 
 @dataclass(frozen=True)
 class _Form:
-    """A formula of gelu around a function f: what f is taken of, and gelu by x and f."""
+    """A formula of gelu with a function f: the argument of f, and a polynomial of x and f."""
 
     tanh: bool
     argument: Polynomial
@@ -52,10 +60,10 @@ _SILU: Polynomial = {(1,): 1.0}
 
 
 def find_gelu(node: Node) -> Gelu | None:
-    """The gelu around an anchor, None if the anchor belongs to something else.
+    """The gelu around an anchor; None if the anchor belongs to something else.
 
     Raises:
-        Refuse: if it is the formula of gelu with other numbers.
+        Refuse: if it is the formula of gelu with other constants.
     """
     found = view(node)
     if found is None or found.inplace or not isinstance(found.args[0], Node):
@@ -77,7 +85,7 @@ def find_gelu(node: Node) -> Gelu | None:
 
 
 def _root(function: Node, x: Node, form: _Form) -> Node | None:
-    """The value that the form gives, from x and the function's value on."""
+    """The node that computes gelu in this form, from x and the function's value."""
     value = function
     while len(users := users_of(value)) == 1:
         value = users[0]
@@ -110,7 +118,7 @@ def _match(context: Context, node: Node) -> Match | None:
 def _cost(match: Match) -> str | None:
     tensor = tensor_of(match.roots[0])
     if tensor is None or tensor.device.type != "cpu":
-        return "it is replaced only on a CPU so far"
+        return "it is only replaced on a CPU"
     return None
 
 

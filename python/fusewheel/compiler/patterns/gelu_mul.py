@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from torch.fx import Node
 
-from ..canonical import view
-from ..gating import Gated, gated
-from ..metadata import shape_of
-from ..pattern import Context, Match, Pattern, Refuse, users_of
-from . import gelu
+from fusewheel.compiler.ir.canonical import view
+from fusewheel.compiler.ir.metadata import shape_of
+from fusewheel.compiler.ir.pattern import Context, Match, Pattern, Refuse, users_of
+from fusewheel.compiler.patterns import gelu
+from fusewheel.compiler.read.gating import Gated, gated
 
 
 def find_gelu_mul(node: Node) -> Gated | None:
-    """The product around a gelu, None if the node is no gelu or multiplies no tensor.
+    """The product around a gelu; None if the node is not a gelu or does not multiply a tensor.
 
     Raises:
         Refuse: if the operator does not compute the product.
     """
     try:
         found = gelu.find_gelu(node)
-    except Refuse:  # which is for the pattern of gelu alone to report
+    except Refuse:  # the pattern gelu reports the reason
         return None
     if found is None or not any(map(_is_product, users_of(found.root))):
         return None

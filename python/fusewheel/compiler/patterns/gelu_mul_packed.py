@@ -1,17 +1,17 @@
-"""GEGLU behind one projection to both: ``gelu(gate) * up`` of the halves of one tensor."""
+"""GEGLU with a packed tensor: ``gelu(gate) * up``, where gate and up are its halves."""
 
 from __future__ import annotations
 
 from torch.fx import Node
 
-from ..pattern import Context, Match, Pattern, Refuse
-from . import gelu_mul
+from fusewheel.compiler.ir.pattern import Context, Match, Pattern, Refuse
+from fusewheel.compiler.patterns import gelu_mul
 
 
 def _match(context: Context, node: Node) -> Match | None:
     try:
         found = gelu_mul.find_gelu_mul(node)
-    except Refuse:  # which is for the pattern of separate tensors to report
+    except Refuse:  # the pattern gelu_mul reports the reason
         return None
     return None if found is None else found.match_packed(PATTERN)
 

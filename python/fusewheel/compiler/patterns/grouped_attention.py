@@ -1,20 +1,22 @@
-"""Attention of grouped queries, whose keys and values a model repeats for each query head.
+"""Grouped-query attention in which the model repeats keys and values for each query head.
 
-PyTorch's attention takes them as they are: copies of the whole cache, in every layer and for every
-token, are not made.
+PyTorch's attention takes them without repetition. That saves a copy of the whole cache, in every
+layer and for every token.
 """
 
 from __future__ import annotations
 
 from torch.fx import Node
 
-from ..canonical import operands, view
-from ..metadata import requires_grad, same_sizes, shape_of, tensor_of
-from ..pattern import Builder, Context, Match, Pattern, Refuse, require
+from fusewheel.compiler.ir.canonical import operands, view
+from fusewheel.compiler.ir.metadata import requires_grad, same_sizes, shape_of, tensor_of
+from fusewheel.compiler.ir.pattern import Builder, Context, Match, Pattern, Refuse, require
 
 
 def _repeated(node: object) -> tuple[Node, tuple[Node, ...]] | None:
-    """What is repeated, ``[B, H, S, D]`` to ``[B, H * G, S, D]``, and the nodes that do it."""
+    """The tensor ``[B, H, S, D]`` that is repeated to ``[B, H * G, S, D]``, and the nodes that
+    repeat it.
+    """
     wide = (operands(node, "reshape") or (None,))[0]
     narrow = (operands(wide, "expand") or (None,))[0]
     found = view(narrow)
@@ -57,16 +59,16 @@ def _match(context: Context, node: Node) -> Match | None:
 
     inputs = (query, keys[0], values[0], *(() if mask is None else (mask,)))
     absorbed = frozenset({*keys[1], *values[1]})
-    # Autocast casts the operands of the same call in the same way, repeated or not.
+    # Autocast casts the operands in the same way, whether they are repeated or not.
     return Match(inputs, (node,), frozenset(), build, absorbed, widened=frozenset({node}))
 
 
 def _cost(match: Match) -> str | None:
     tensor = tensor_of(match.inputs[0])
     if tensor is None or tensor.device.type != "cpu":
-        return "only on a CPU does PyTorch's fastest attention take groups of queries in any dtype"
+        return "it is only replaced on a CPU: elsewhere PyTorch's fastest attention may refuse it"
     if any(map(requires_grad, (*match.inputs, *match.roots))):
-        return "PyTorch's attention of groups has no fast backward"
+        return "PyTorch's grouped attention has no fast backward"
     return None
 
 

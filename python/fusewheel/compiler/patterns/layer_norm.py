@@ -7,21 +7,37 @@ from dataclasses import dataclass, replace
 import torch
 from torch.fx import Node
 
-from ..canonical import View, operands, rank_of, split_operands, squared, view, widened_from
-from ..inverse_root import inverse_root
-from ..metadata import dtype_of, same_sizes, shape_of
-from ..pattern import Builder, Context, Match, Pattern, Refuse, require, users_of
-from ..precision import COMPUTED, in_dtype, number, same_value
+from fusewheel.compiler.ir.canonical import (
+    View,
+    operands,
+    rank_of,
+    split_operands,
+    squared,
+    view,
+    widened_from,
+)
+from fusewheel.compiler.ir.metadata import dtype_of, same_sizes, shape_of
+from fusewheel.compiler.ir.pattern import (
+    Builder,
+    Context,
+    Match,
+    Pattern,
+    Refuse,
+    require,
+    users_of,
+)
+from fusewheel.compiler.read.inverse_root import inverse_root
+from fusewheel.compiler.read.precision import COMPUTED, in_dtype, number, same_value
 
 
 @dataclass(frozen=True)
 class LayerNorm:
-    """A layer norm in a graph, in the terms of the operator.
+    """A layer norm in a graph, as arguments of the operator.
 
     Attributes:
         x: the input.
-        weight: the weight, None for ones.
-        bias: the bias, None for zeros.
+        weight: the weight; None for ones.
+        bias: the bias; None for zeros.
         eps: epsilon.
         root: the result.
         interior: see `Match`.
@@ -38,7 +54,7 @@ class LayerNorm:
 
     @property
     def parameters(self) -> tuple[Node, ...]:
-        """Weight and bias, as far as there are any."""
+        """The weight and the bias, if they exist."""
         return tuple(node for node in (self.weight, self.bias) if node is not None)
 
 
@@ -50,14 +66,14 @@ def find(node: Node) -> LayerNorm | None:
     """The norm at an anchor; None if the anchor belongs to something else.
 
     Raises:
-        Refuse: if it resembles a norm and is not proven to be one.
+        Refuse: if it resembles a norm but cannot be proven to be one.
     """
     found = view(node)
     if found is None:
         return None
     start = _of_function(found) if found.op == "layer_norm" else _written_out(node)
     spelled, norm = start, None
-    while spelled is not None:  # as far as it goes without a rounding that the operator lacks
+    while spelled is not None:  # until there is a rounding that the operator does not have
         norm = spelled.norm() or norm
         spelled = _longer(spelled)
     if start is not None and norm is None:
@@ -81,11 +97,11 @@ def _match(context: Context, node: Node) -> Match | None:
 
 @dataclass(frozen=True)
 class _Spelled:
-    """A layer norm up to `root` as the graph spells it, casts and all.
+    """A layer norm up to `root`, with the casts that the graph has.
 
     Attributes:
-        x: the input in the precision of the statistics.
-        others: the same value where it is spelled again.
+        x: the input, in the dtype of the statistics.
+        others: other nodes with the same value.
     """
 
     x: Node
@@ -97,7 +113,7 @@ class _Spelled:
     bias: Node | None = None
 
     def norm(self) -> LayerNorm | None:
-        """The norm in the dtype of the root; None if an operand never had that dtype."""
+        """The norm in the dtype of the root; None if an operand never has that dtype."""
         dtype, full = dtype_of(self.root), dtype_of(self.x)
         if dtype not in COMPUTED or (dtype != full and full != torch.float32):
             return None
@@ -116,7 +132,7 @@ class _Spelled:
 
 
 def _longer(spelled: _Spelled) -> _Spelled | None:
-    """The norm with the weight, bias or cast that comes next; None if something else does."""
+    """The norm with the weight, bias or cast that comes next; None if something else comes."""
     value, full = spelled.root, dtype_of(spelled.x)
     users = users_of(value)
     if len(users) != 1 or dtype_of(value) != full or full not in _FULL:
@@ -133,14 +149,14 @@ def _longer(spelled: _Spelled) -> _Spelled | None:
 
 
 def _parameter(spelled: _Spelled, node: Node, op: str) -> Node | None:
-    """What a node combines the norm with, if it has one value for every column."""
+    """The other operand of a node, if it has one value for every column."""
     other = split_operands(node, op, spelled.root)
     fits = same_sizes(shape_of(other), (shape_of(spelled.x) or ())[-1:])
     return other if isinstance(other, Node) and fits else None
 
 
 def _of_function(found: View) -> _Spelled:
-    """`torch.nn.functional.layer_norm`."""
+    """The norm of a call of `torch.nn.functional.layer_norm`."""
     x, weight, bias = found.args
     eps = number(found.attrs["eps"])
     require(found.attrs["rank"] == 1, "more than the last dimension is normalised")

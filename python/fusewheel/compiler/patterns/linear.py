@@ -1,4 +1,4 @@
-"""A linear layer that PyTorch is slow at on a CPU: half precision, or what MKL is slow at."""
+"""Linear layers that PyTorch computes slowly on a CPU: in half precision, or where MKL is slow."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import math
 import torch
 from torch.fx import Node
 
-from .. import processor
-from ..canonical import view
-from ..metadata import dtype_of, requires_grad, shape_of, tensor_of
-from ..pattern import Builder, Context, Match, Pattern, require
+from fusewheel.compiler.cost import processor
+from fusewheel.compiler.ir.canonical import view
+from fusewheel.compiler.ir.metadata import dtype_of, requires_grad, shape_of, tensor_of
+from fusewheel.compiler.ir.pattern import Builder, Context, Match, Pattern, require
 
 _HALF = frozenset({torch.bfloat16, torch.float16})
 _AMD = "AuthenticAMD"
-# MKL is slower at so few rows, without a gradient, whoever made the processor.
+# With up to this number of rows and no gradient, MKL is slower on processors of all makers.
 _FEW_ROWS = 4
-# On AMD's it is from so many on, without and with a gradient: by whether there is AVX-512, which it
-# does not use there.
+# On AMD processors, MKL is slower from this number of rows on, without and with a gradient. The key
+# says whether the processor has AVX-512, which MKL does not use there.
 _MANY_ROWS = {True: (1, 16), False: (64, 512)}
-# With smaller weights it is the calls that count.
+# With fewer elements in the weight the time of a call counts most.
 _SMALL_WEIGHT = 2**16
 
 
@@ -31,7 +31,7 @@ def _match(context: Context, node: Node) -> Match | None:
     tensors = [argument for argument in found.args if argument is not None]
     dtypes = {dtype_of(tensor) for tensor in tensors}
     if not (dtypes <= _HALF or _is_slow_in_float32(node, x, weight, dtypes)):
-        return None  # has nothing to gain
+        return None  # PyTorch is as fast
     require(len(dtypes) == 1, f"its operands are {sorted(map(str, dtypes))}")
     require(len(shape_of(weight) or ()) == 2, "the weight is not a matrix")
 
@@ -42,7 +42,7 @@ def _match(context: Context, node: Node) -> Match | None:
 
 
 def _is_slow_in_float32(node: Node, x: Node, weight: Node, dtypes: set[torch.dtype | None]) -> bool:
-    """Whether MKL is slow with so many rows, and the weight can be read as it lies."""
+    """Whether MKL is slow with this number of rows, and the rows of the weight are contiguous."""
     matrix = tensor_of(weight)
     if dtypes != {torch.float32} or dtype_of(node) != torch.float32 or matrix is None:
         return False
@@ -54,7 +54,7 @@ def _is_slow_in_float32(node: Node, x: Node, weight: Node, dtypes: set[torch.dty
 
 
 def _is_many(rows: int | None, trained: bool) -> bool:
-    """Whether MKL is slower on AMD's processors; with AVX-512 that is so of an unknown number."""
+    """Whether MKL is slower on AMD processors; yes for an unknown number of rows with AVX-512."""
     wide = processor.has_avx512()
     return wide if rows is None else rows >= _MANY_ROWS[wide][trained]
 
@@ -74,10 +74,10 @@ def _cost(match: Match) -> str | None:
     x = match.inputs[0]
     tensor = tensor_of(x)
     if tensor is None or tensor.device.type != "cpu":
-        return "only on a CPU is it faster than PyTorch's own"
+        return "it is only faster than PyTorch's own on a CPU"
     if tensor.dtype == torch.float32:
         return _cost_in_float32(x)
-    # With AVX-512 PyTorch's product in these dtypes keeps up or, with AMX, is faster than float32.
+    # With AVX-512, PyTorch's product in these dtypes is as fast as in float32, with AMX faster.
     if processor.has_avx512():
         capability = torch.backends.cpu.get_cpu_capability()
         return f"PyTorch's own {tensor.dtype} product is fast on this CPU ({capability})"
@@ -87,9 +87,9 @@ def _cost(match: Match) -> str | None:
 def _cost_in_float32(x: Node) -> str | None:
     if not processor.has_mkl():
         return "float32: only MKL was measured to be slower"
-    # There it uses one thread for one row.
+    # On AMD processors MKL uses one thread for one row.
     if _rows(x) == 1 and processor.maker() != _AMD:
-        return "one row in float32: MKL was measured to be slower on AMD's processors alone"
+        return "one row in float32: MKL was measured to be slower on AMD processors only"
     return None
 
 

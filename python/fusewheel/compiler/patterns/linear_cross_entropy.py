@@ -1,4 +1,4 @@
-"""The last layer of a language model with its loss, where nothing else needs the logits."""
+"""The last layer of a language model and its loss, if nothing else needs the logits."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Node
 
-from ..canonical import operands, rank_of, view
-from ..loss_rows import Rows, implicit_casts, rows_of
-from ..losses import ANCHORS, Loss, loss_of
-from ..metadata import dtype_of, requires_grad, same_sizes, shape_of
-from ..pattern import Builder, Context, Match, Pattern, Refuse, require, users_of
+from fusewheel.compiler.ir.canonical import operands, rank_of, view
+from fusewheel.compiler.ir.metadata import dtype_of, requires_grad, same_sizes, shape_of
+from fusewheel.compiler.ir.pattern import (
+    Builder,
+    Context,
+    Match,
+    Pattern,
+    Refuse,
+    require,
+    users_of,
+)
+from fusewheel.compiler.read.loss_rows import Rows, implicit_casts, rows_of
+from fusewheel.compiler.read.losses import ANCHORS, LossCall, loss_of
 
 _aten = torch.ops.aten
 
@@ -20,7 +28,7 @@ def _match(context: Context, node: Node) -> Match | None:
     try:
         loss = loss_of(node)
         rows = rows_of(context, loss)[-1]
-    except Refuse:  # the pattern of the loss alone tells the reason
+    except Refuse:  # the pattern cross_entropy reports the reason
         return None
     layer = _layer(rows.node)
     if layer is None:
@@ -38,7 +46,9 @@ def _match(context: Context, node: Node) -> Match | None:
 
 @dataclass(frozen=True)
 class _Layer:
-    """``x @ weight.T + bias``; of a product with a matrix [features, classes], `weight` is that."""
+    """``x @ weight.T + bias``; for a product with a matrix [features, classes], `weight` is the
+    matrix.
+    """
 
     x: Node
     weight: Node
@@ -49,12 +59,12 @@ class _Layer:
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """The tensors it takes."""
+        """The tensors that the layer takes."""
         return (self.x, self.weight) if self.bias is None else (self.x, self.weight, self.bias)
 
 
 def _layer(node: Node) -> _Layer | None:
-    """The linear layer that a node is the result of."""
+    """The linear layer whose result a node is."""
     dtype, interior = dtype_of(node), frozenset({node})
     parts = operands(node, "linear")
     if parts is not None:
@@ -71,7 +81,7 @@ def _layer(node: Node) -> _Layer | None:
         if not isinstance(bias, Node) or not same_sizes(shape_of(bias), classes):
             return None
         dtypes = dtype_of(product), dtype_of(bias)
-        require(dtypes == (dtype, dtype), f"to a product in {dtypes[0]} {dtypes[1]} is added")
+        require(dtypes == (dtype, dtype), f"{dtypes[1]} is added to a product in {dtypes[0]}")
     x, matrix = operands(product, "matmul") or (None, None)
     if not _is_layer(x, matrix):
         return None
@@ -93,12 +103,14 @@ def _check_unused(interior: frozenset[Node], root: Node) -> None:
             require(not other, f"the logits are also used by {user.name}")
 
 
-def _check_class_weight(loss: Loss, layer: _Layer) -> None:
+def _check_class_weight(loss: LossCall, layer: _Layer) -> None:
     dtype = layer.dtype if loss.weight is None else dtype_of(loss.weight)
     require(dtype == layer.dtype, f"the class weights are {dtype}, the layer is {layer.dtype}")
 
 
-def _emit(loss: Loss, rows: Rows, layer: _Layer, interior: frozenset[Node], trained: bool) -> Match:
+def _emit(
+    loss: LossCall, rows: Rows, layer: _Layer, interior: frozenset[Node], trained: bool
+) -> Match:
     def build(builder: Builder) -> list[Node]:
         x, weight, *bias = (_in_dtype(builder, node, layer.dtype) for node in layer.inputs)
         needs = [trained and requires_grad(node) for node in layer.inputs]
@@ -111,7 +123,7 @@ def _emit(loss: Loss, rows: Rows, layer: _Layer, interior: frozenset[Node], trai
         return [loss.finish(builder, builder.item(results, 0), target, summed=True)]
 
     given = [loss.target] if loss.weight is None else [loss.target, loss.weight]
-    # A layer that autocast runs in another dtype gets its casts spelled out.
+    # If autocast runs the layer in another dtype, its casts are written out.
     widened = implicit_casts(loss, rows) | layer.interior
     return Match((*layer.inputs, *given), (loss.root,), interior, build, widened=widened)
 

@@ -1,4 +1,4 @@
-"""RMSNorm: ``x * rsqrt(mean(x ** 2) + eps) * weight``, with the three roundings models use."""
+"""RMSNorm: ``x * rsqrt(mean(x ** 2) + eps) * weight``, in the three ways that models round it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,28 @@ from enum import IntEnum
 import torch
 from torch.fx import Node
 
-from ..canonical import is_op, operands, rank_of, split_operands, squared, view, widened_from
-from ..inverse_root import inverse_root
-from ..metadata import dtype_of, same_sizes, shape_of
-from ..pattern import Builder, Context, Match, Pattern, Refuse, require, sole_user, users_of
-from ..precision import COMPUTED, in_dtype, number, same_value
+from fusewheel.compiler.ir.canonical import (
+    is_op,
+    operands,
+    rank_of,
+    split_operands,
+    squared,
+    view,
+    widened_from,
+)
+from fusewheel.compiler.ir.metadata import dtype_of, same_sizes, shape_of
+from fusewheel.compiler.ir.pattern import (
+    Builder,
+    Context,
+    Match,
+    Pattern,
+    Refuse,
+    require,
+    sole_user,
+    users_of,
+)
+from fusewheel.compiler.read.inverse_root import inverse_root
+from fusewheel.compiler.read.precision import COMPUTED, in_dtype, number, same_value
 
 
 class Cast(IntEnum):
@@ -25,7 +42,7 @@ class Cast(IntEnum):
 
 @dataclass(frozen=True)
 class RmsNorm:
-    """An RMSNorm in a graph, in the terms of the operator.
+    """An RMSNorm in a graph, as arguments of the operator.
 
     Attributes:
         x: the input.
@@ -48,7 +65,7 @@ class RmsNorm:
 
 @dataclass
 class _Normalised:
-    """``x * rsqrt(mean(x ** 2) + eps)``, still in the precision of the statistics."""
+    """``x * rsqrt(mean(x ** 2) + eps)``, in the dtype of the statistics."""
 
     node: Node
     x: Node
@@ -58,7 +75,7 @@ class _Normalised:
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """The precision of the statistics."""
+        """The dtype of the statistics."""
         return dtype_of(self.x)
 
 
@@ -70,7 +87,7 @@ def find(node: Node) -> RmsNorm | None:
     """The norm at an anchor; None if the anchor belongs to something else.
 
     Raises:
-        Refuse: if it resembles a norm and is not proven to be one.
+        Refuse: if it resembles a norm but cannot be proven to be one.
     """
     if is_op(node, "rms_norm"):
         return _of_function(node)
@@ -109,14 +126,14 @@ def _normalised(node: Node) -> _Normalised | None:
     if not isinstance(other_x, Node) or not same_value(x, other_x):
         raise Refuse("what is normalised is not what the mean of squares is taken of")
     dtype = dtype_of(x)
-    # T5 multiplies the narrow input itself: the product promotes it.
+    # T5 multiplies the input in its own dtype, and the product promotes it.
     require(dtype == dtype_of(result), "the statistics have another dtype than the product")
     require(dtype in _FULL, f"the statistics are computed in {dtype}")
     return _Normalised(result, x, other_x, root.eps, interior | {mean.args[0]})
 
 
 def _with_weight(normalised: _Normalised) -> RmsNorm:
-    """Follow the normalised value to the product with the weight and read off the rounding."""
+    """Follow the normalised value to its product with the weight; find out how it is rounded."""
     value, interior = normalised.node, set(normalised.interior)
     full, rounded = normalised.dtype, None
     while True:
@@ -137,7 +154,7 @@ def _with_weight(normalised: _Normalised) -> RmsNorm:
     product = _Product(normalised, weight, full, rounded, interior)
     users = users_of(user)
     if rounded in (None, full) and len(users) == 1 and _rounds(users[0], full):
-        # Rounded after the weight, as long as input and weight have that dtype as well.
+        # It is rounded after the weight; input and weight must have that dtype too.
         norm = product.norm(users[0])
         if norm is not None:
             return norm
@@ -160,7 +177,7 @@ class _Product:
     interior: set[Node]
 
     def norm(self, root: Node) -> RmsNorm | None:
-        """The norm that ends in `root`, None if the dtypes do not fit the operator."""
+        """The norm that ends in `root`; None if the dtypes do not fit the operator."""
         dtype = dtype_of(root)
         if self.full != torch.float32 and dtype != self.full:
             return None
@@ -192,7 +209,7 @@ class _Weight:
 def _weight(
     weight: Node, dtype: torch.dtype | None, rounded: torch.dtype | None, idle_cast: bool
 ) -> _Weight | None:
-    """The weight in the operator's dtype and the rounding its use spells; None if there is none."""
+    """The weight in the operator's dtype, and how the product rounds; None if it has no weight."""
     if rounded is not None:
         fits = rounded == dtype == dtype_of(weight)
         return _Weight(weight, Cast.LLAMA, frozenset()) if fits else None
@@ -205,12 +222,12 @@ def _weight(
     plain = in_dtype(weight, dtype)
     if plain is None:
         return None
-    # Without rounding they agree; a cast before the weight says which one was meant.
+    # Without rounding both are equal; a cast before the weight says which one was meant.
     return _Weight(plain[0], Cast.LLAMA if idle_cast else Cast.TORCH, plain[1])
 
 
 def _of_function(node: Node) -> RmsNorm:
-    """`torch.nn.functional.rms_norm`."""
+    """The norm of a call of `torch.nn.functional.rms_norm`."""
     found = view(node)
     assert found is not None
     x, weight = found.args
@@ -222,7 +239,7 @@ def _of_function(node: Node) -> RmsNorm:
     require(dtype in COMPUTED, f"{dtype} is not supported")
     eps = number(found.attrs["eps"])
     if found.attrs["eps"] is None:
-        require(dtype == torch.float32, f"the default epsilon for {dtype} is up to PyTorch")
+        require(dtype == torch.float32, f"PyTorch chooses the default epsilon for {dtype}")
         eps = torch.finfo(torch.float32).eps
     if eps is None:
         raise Refuse("epsilon is not a Python number")

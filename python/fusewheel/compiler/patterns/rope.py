@@ -7,15 +7,23 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Node
 
-from ..canonical import operands, rank_of, split_operands, view, widened_from
-from ..metadata import dtype_of, same_size, same_sizes, shape_of
-from ..pattern import Builder, Context, Match, Pattern, Refuse, require, sole_user
-from ..precision import COMPUTED, same_value
+from fusewheel.compiler.ir.canonical import operands, rank_of, split_operands, view, widened_from
+from fusewheel.compiler.ir.metadata import dtype_of, same_size, same_sizes, shape_of
+from fusewheel.compiler.ir.pattern import (
+    Builder,
+    Context,
+    Match,
+    Pattern,
+    Refuse,
+    require,
+    sole_user,
+)
+from fusewheel.compiler.read.precision import COMPUTED, same_value
 
 
 @dataclass(frozen=True)
 class _Table:
-    """A cos or sin factor: the node that is multiplied and the node with its values."""
+    """A factor cos or sin: the node that is multiplied, and the node with the table."""
 
     factor: Node
     base: Node
@@ -45,7 +53,7 @@ def _match(context: Context, node: Node) -> Match | None:
 
 
 def _rotated(node: Node) -> _Rotated | None:
-    """The rotation around a rotate-half; None if the anchor is another kind of cat or stack."""
+    """The rotation around a rotated half; None if the anchor is another cat or stack."""
     halves = _rotate_half(node)
     if halves is None:
         return None
@@ -66,7 +74,7 @@ def _rotated(node: Node) -> _Rotated | None:
         raise Refuse("cos does not multiply the tensor that is rotated")
     cos = factors[1] if factors[0] is own[0] else factors[0]
     _check_shapes(x, root, cos, sin)
-    # Operands only widen on the way to that dtype, so casting them before changes nothing.
+    # Operands are only converted to wider dtypes, so casting them earlier does not change values.
     dtypes = {dtype_of(value) for value in (with_cos, with_sin, root)}
     require(len(dtypes) == 1, "the products with cos and sin have different dtypes")
     interior |= {rotate, with_sin, with_cos}
@@ -76,7 +84,7 @@ def _rotated(node: Node) -> _Rotated | None:
 
 
 def _rotate_half(node: Node) -> tuple[Node, Node, set[Node], bool] | None:
-    """Input, result, nodes and kind of a rotation by a quarter turn of pairs of features."""
+    """A quarter turn of pairs of features: input, result, nodes, and how features are paired."""
     found = view(node)
     if found is None or len(found.args) != 2:
         return None
@@ -140,7 +148,7 @@ def _base(factor: Node) -> Node:
 
 
 def _partner(first: _Rotated) -> _Rotated | None:
-    """The next rotation in the graph, if it has the same tables and does not need the first."""
+    """The next rotation in the graph with the same tables that does not depend on the first."""
     used = min(first.root.users, default=None)
     node = first.root.next
     while node.op != "root":
@@ -201,7 +209,7 @@ def _table(builder: Builder, table: _Table) -> Node:
 
 
 def _promoted(builder: Builder, node: Node, dtype: torch.dtype | None) -> Node:
-    """Spell out the cast that mixed dtypes imply: ``bfloat16 * float32`` is computed in float32."""
+    """Write out the cast that mixed dtypes imply: ``bfloat16 * float32`` is computed in float32."""
     if dtype_of(node) == dtype:
         return node
     return builder.call(torch.ops.aten.to.dtype, node, dtype)

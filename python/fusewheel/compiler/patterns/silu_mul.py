@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from torch.fx import Node
 
-from ..canonical import is_op, operands, split_operands, view
-from ..gating import Gated, gated
-from ..pattern import Context, Match, Pattern, require
+from fusewheel.compiler.ir.canonical import is_op, operands, split_operands, view
+from fusewheel.compiler.ir.pattern import Context, Match, Pattern, require
+from fusewheel.compiler.read.gating import Gated, gated
 
 
 def find_silu_mul(context: Context, node: Node) -> Gated | None:
-    """The product around a silu, None if the node is no silu.
+    """The product around a silu; None if the node is not a silu.
 
     Raises:
-        Refuse: if the operator does not compute what the silu is used for.
+        Refuse: if the silu is used for something that the operator does not compute.
     """
     found = view(node)
     if found is None:
@@ -27,7 +27,7 @@ def find_silu_mul(context: Context, node: Node) -> Gated | None:
             return None
         interior.add(sigmoid)
     elif found.inplace:
-        # The write is invisible where nothing else can see that memory.
+        # The write does not matter if nothing else uses that memory.
         alone = set(context.effects.sharing(gate)) <= {gate, node} and len(gate.users) == 1
         require(
             alone and gate.op in ("call_function", "call_method"),

@@ -1,17 +1,17 @@
-"""SwiGLU behind one projection to both: ``silu(gate) * up`` of the halves of one tensor."""
+"""SwiGLU with a packed tensor: ``silu(gate) * up``, where gate and up are its halves."""
 
 from __future__ import annotations
 
 from torch.fx import Node
 
-from ..pattern import Context, Match, Pattern, Refuse
-from . import silu_mul
+from fusewheel.compiler.ir.pattern import Context, Match, Pattern, Refuse
+from fusewheel.compiler.patterns import silu_mul
 
 
 def _match(context: Context, node: Node) -> Match | None:
     try:
         found = silu_mul.find_silu_mul(context, node)
-    except Refuse:  # which is for the pattern of separate tensors to report
+    except Refuse:  # the pattern silu_mul reports the reason
         return None
     return None if found is None else found.match_packed(PATTERN)
 

@@ -1,11 +1,13 @@
-"""Attention written by hand, ``softmax(query @ key^T * scale + mask) @ value``, as PyTorch's own.
+"""Attention that a model writes out, ``softmax(query @ key^T * scale + mask) @ value``: becomes
+PyTorch's attention, which does not materialise all scores.
 
-That is one operator, which never holds the scores of all queries and keys. Two things need care
-where a query sees no key. Scores of -inf make its row NaN by hand and 0 in PyTorch's attention:
-unless the mask shows that it does not happen, such rows are made NaN, with their gradients. A large
-negative number makes its row the mean of all values, in both; but not in float16, where the sums of
-scores and mask are rounded first, and not with the same gradients. So a mask whose values are not
-known, as that in a buffer, is no obstacle where -inf is filled in.
+Two cases need care if a query sees no key:
+
+* The hidden scores are -inf. Its row is NaN when written out, and 0 in PyTorch's attention. Unless
+  the mask shows that no such row exists, the rewrite makes it NaN again, with its gradients. So the
+  values of the mask need not be known.
+* The hidden scores are a large negative number. Its row is the mean of all values in both. The
+  gradients differ, and in float16 the sums of scores and mask are rounded differently.
 """
 
 from __future__ import annotations
@@ -16,25 +18,33 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Node
 
-from ..canonical import view
-from ..masks import read_hidden, read_mask
-from ..metadata import Size, dtype_of, requires_grad, same_size, same_sizes, shape_of, tensor_of
-from ..pattern import Builder, Context, Match, Pattern, Refuse, require
-from ..precision import COMPUTED
-from ..scores import Operand, Scores, is_weights, scores_of, weighted_by
+from fusewheel.compiler.ir.canonical import view
+from fusewheel.compiler.ir.metadata import (
+    Size,
+    dtype_of,
+    requires_grad,
+    same_size,
+    same_sizes,
+    shape_of,
+    tensor_of,
+)
+from fusewheel.compiler.ir.pattern import Builder, Context, Match, Pattern, Refuse, require
+from fusewheel.compiler.read.masks import read_hidden, read_mask
+from fusewheel.compiler.read.precision import COMPUTED
+from fusewheel.compiler.read.scores import Operand, Scores, is_weights, scores_of, weighted_by
 
 _aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
 class _Masking:
-    """How a mask is handed over.
+    """How the mask is passed to PyTorch's attention.
 
     Attributes:
-        tensor: what is added to the scores, or where they are filled; None without a mask.
-        filled: what they are filled with, None if the tensor is added.
-        poisoned: whether rows that are hidden as a whole become NaN.
-        stopped: whether such rows get no gradients, but for those of the values.
+        tensor: what is added to the scores, or the condition of a fill; None without a mask.
+        filled: the number that scores are filled with; None if the tensor is added.
+        poisoned: whether fully hidden rows become NaN.
+        stopped: whether fully hidden rows pass gradients to the values only.
     """
 
     tensor: Node | None
@@ -43,12 +53,12 @@ class _Masking:
     stopped: bool = False
 
     def attend(self, builder: Builder, tensors: list[Node], scale: float) -> Node:
-        """Attention with this mask; `tensors` are query, key and value."""
+        """Emit attention with this mask; `tensors` are query, key and value."""
         attention = torch.nn.functional.scaled_dot_product_attention
         mask, dtype = self.tensor, dtype_of(tensors[0])
         if mask is None:
             return builder.call(attention, *tensors, None, scale=scale)
-        while len(shape_of(mask) or ()) not in (2, 4):  # the ranks of which there is a fast kernel
+        while len(shape_of(mask) or ()) not in (2, 4):  # the fast kernel takes these ranks
             mask = builder.call(_aten.unsqueeze.default, mask, 0)
         rows = self._hidden_rows(builder, mask)
         if self.filled == -math.inf:
@@ -62,10 +72,10 @@ class _Masking:
         if rows is None:
             return result
         if not self.stopped:
-            # A product with 1, or NaN, reaches all gradients.
+            # A factor of 1 or NaN applies to all gradients too.
             factor = builder.call(torch.where, rows, math.nan, 1.0)
             return builder.call(torch.mul, result, builder.call(_aten.to.dtype, factor, dtype))
-        # By hand, every value has a part in such a row and gets NaN as its gradient.
+        # Written out, all values have a part in such a row and get NaN as their gradient.
         some = builder.call(torch.any, rows, -2, True)
         factor = builder.call(torch.where, some, math.nan, 0.0)
         values = builder.call(torch.mean, tensors[2], -2, True)
@@ -155,10 +165,10 @@ def _masking(context: Context, scores: Scores, softmax: Node, dtype: torch.dtype
         require(dtype_of(tensor) == torch.bool, "the mask is not boolean")
         mask = read_hidden(context, tensor, softmax, queries, keys)
         if mask.shows_every_query_a_key(queries, keys):
-            # Nothing is left of a hidden key, whichever of the two it was filled with.
+            # A hidden key has no weight, whichever of the two numbers fills its score.
             return _Masking(tensor, -math.inf)
         if filled == -math.inf:
-            # By hand, what is filled in stops the gradients.
+            # Written out, filling stops the gradients.
             return _Masking(tensor, filled, poisoned=True, stopped=requires_grad(softmax))
         _check_rounding(dtype)
         _check_gradients(softmax)
@@ -173,17 +183,17 @@ def _masking(context: Context, scores: Scores, softmax: Node, dtype: torch.dtype
         return _Masking(tensor)
     if mask.hidden != -math.inf:
         _check_rounding(dtype)
-        _check_gradients(softmax)  # the sum of the exponentials is lost in the large number
+        _check_gradients(softmax)  # adding the large number loses the scores
     finite = mask.hidden is not None and math.isfinite(mask.hidden)
     return _Masking(tensor, poisoned=not finite)
 
 
 def _filling(value: float, dtype: torch.dtype) -> float:
-    """-inf, or the least number of the dtype, which no score is below."""
+    """-inf or the least number of the dtype, because no score is less than these."""
     least = torch.finfo(dtype).min
     require(
         value in (-math.inf, least, torch.finfo(torch.float32).min),
-        f"hidden scores are {value:g}, which other scores may be below",
+        f"hidden scores are filled with {value:g}, and other scores may be less",
     )
     return -math.inf if value == -math.inf else least
 
@@ -191,14 +201,14 @@ def _filling(value: float, dtype: torch.dtype) -> float:
 def _check_rounding(dtype: torch.dtype) -> None:
     require(
         dtype != torch.float16,
-        "the mask may hide all keys of a query, and float16 rounds what is added to its scores",
+        "the mask may hide all keys of a query, and float16 rounds such a row differently",
     )
 
 
 def _check_gradients(softmax: Node) -> None:
     require(
         not requires_grad(softmax),
-        "the mask may hide all keys of a query, of which PyTorch's attention has other gradients",
+        "the mask may hide all keys of a query, and PyTorch's attention has other gradients then",
     )
 
 
@@ -211,15 +221,15 @@ def _arranged(builder: Builder, operand: Operand, rank: int) -> Node:
 
 
 def _cost(match: Match) -> str | None:
-    """By memory traffic: it pays where the scores are not held, as on a CPU in these dtypes."""
+    """It is faster if PyTorch's attention does not materialise the scores."""
     tensors = [tensor for node in match.inputs[:3] if (tensor := tensor_of(node)) is not None]
     if any(tensor.device.type != "cpu" for tensor in tensors):
-        return "it is replaced only on a CPU so far"
+        return "it is only replaced on a CPU"
     if any(tensor.dtype == torch.float64 for tensor in tensors):
-        return "PyTorch's attention holds the scores as well in float64"
+        return "PyTorch's attention materialises the scores too in float64"
     features = [(shape_of(node) or (0,))[-1] for node in (match.inputs[0], *match.roots)]
     if not same_sizes(*((size,) for size in features)):
-        return "PyTorch's attention holds the scores as well if values have other features"
+        return "PyTorch's attention materialises the scores too if values have other features"
     return None
 
 

@@ -1,4 +1,4 @@
-"""What an attention computes, for patterns that replace it and for reports."""
+"""What a call of PyTorch's attention computes, for patterns that replace it and for reports."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 from torch.fx import Node
 
-from .canonical import view
-from .masks import NO_MASK, Mask, read_mask
-from .metadata import Size, shape_of
-from .pattern import Context
+from fusewheel.compiler.ir.canonical import view
+from fusewheel.compiler.ir.metadata import Size, shape_of
+from fusewheel.compiler.ir.pattern import Context
+from fusewheel.compiler.read.masks import NO_MASK, Mask, read_mask
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class Attention:
         query: ``[..., heads, queries, features]``.
         key: ``[..., key heads, keys, features]``.
         value: ``[..., key heads, keys, value features]``.
-        tensor: the mask that is passed, None if there is none.
-        mask: what the mask (``is_causal`` included) hides.
+        tensor: the mask that is passed; None if there is none.
+        mask: what the mask and ``is_causal`` hide.
         dropout: the probability of dropout.
-        scale: what scores are multiplied by, None for ``features ** -0.5``.
+        scale: the factor of the scores; None for ``features ** -0.5``.
         grouped: whether several query heads share a key head.
     """
 
@@ -47,7 +47,7 @@ class Attention:
 
 
 def attention_of(context: Context, node: Node) -> Attention | None:
-    """The attention at a node; None if it is no call of scaled_dot_product_attention."""
+    """The attention at a node; None if the node does not call scaled_dot_product_attention."""
     found = view(node)
     if found is None or found.op != "attention":
         return None
@@ -57,7 +57,7 @@ def attention_of(context: Context, node: Node) -> Attention | None:
     queries, keys = (shape_of(query) or (0, 0))[-2], (shape_of(key) or (0, 0))[-2]
     mask = read_mask(context, tensor, node, queries, keys) if isinstance(tensor, Node) else NO_MASK
     if found.attrs["is_causal"]:
-        mask = mask.both(Mask(upper=0))  # from the first query and key on
+        mask = mask.both(Mask(upper=0))  # aligned at the first query and the first key
     return Attention(
         node,
         query,

@@ -1,4 +1,4 @@
-"""Tensors that are one number in every element, found by what they are made of."""
+"""Finds tensors whose elements are all the same known number."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from .canonical import View, rank_of, view
-from .metadata import dtype_of, same_sizes, shape_of
-from .positions import COUNTED, position
+from fusewheel.compiler.ir.canonical import View, rank_of, view
+from fusewheel.compiler.ir.metadata import dtype_of, same_sizes, shape_of
+from fusewheel.compiler.read.positions import COUNTED, position
 
 _COMPARED = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 
 
 def constant(argument: Any) -> float | None:
-    """A number that an argument is in every element; None if that is not known."""
+    """The number that all elements of an argument are; None if it is not known."""
     if isinstance(argument, (bool, int, float)):
         return float(argument)
     found = view(argument)
@@ -24,12 +24,12 @@ def constant(argument: Any) -> float | None:
         value = _value(found)
         return None if value is None else in_dtype(value, found.node)
     if isinstance(argument, Node) and argument.target is operator.getitem:
-        return constant(argument.args[0])  # whichever of its elements are taken
+        return constant(argument.args[0])  # it does not matter which elements are taken
     return None
 
 
 def in_dtype(value: float, node: Node) -> float:
-    """A number as the tensor of a node holds it."""
+    """A number, rounded to the dtype of the node's tensor."""
     number = torch.tensor(value, dtype=torch.float64, device="cpu")
     return float(number.to(dtype_of(node)))
 
@@ -55,7 +55,7 @@ def _value(found: View) -> float | None:
 
 
 def _integer(argument: Any) -> float | None:
-    """A constant that is compared and subtracted without being rounded."""
+    """A constant that can be compared and subtracted without rounding."""
     exact = isinstance(argument, int) or dtype_of(argument) in (*COUNTED, torch.bool)
     return constant(argument) if exact else None
 
@@ -69,7 +69,7 @@ def _sliced(found: View) -> float | None:
 
 
 def _difference(found: View) -> float | None:
-    """1, where positions are subtracted, the first one from its predecessor."""
+    """1 for the difference of neighbouring positions."""
     positions, before = found.args
     source = position(positions)
     if source is None or source.start is None or source.dim != found.attrs["dim"]:

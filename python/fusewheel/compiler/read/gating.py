@@ -1,4 +1,4 @@
-"""The tail that gated activations share: ``activation(gate) * up``, apart or in one tensor."""
+"""Gated activations, ``activation(gate) * up``, with gate and up in two tensors or in one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from torch.fx import Node
 
-from .canonical import View, rank_of, split_operands, view
-from .metadata import dtype_of, same_sizes, shape_of
-from .pattern import Builder, Match, Pattern, Refuse, require, sole_user
-from .precision import COMPUTED
+from fusewheel.compiler.ir.canonical import View, rank_of, split_operands, view
+from fusewheel.compiler.ir.metadata import dtype_of, same_sizes, shape_of
+from fusewheel.compiler.ir.pattern import Builder, Match, Pattern, Refuse, require, sole_user
+from fusewheel.compiler.read.precision import COMPUTED
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,11 @@ class Gated:
     """``activation(gate) * up``.
 
     Attributes:
-        gate: what the activation is taken of.
-        up: what it is multiplied by.
+        gate: the argument of the activation.
+        up: the other factor.
         product: the result.
         interior: the nodes in between.
-        options: what the operator is told besides its tensors.
+        options: the operator's arguments besides its tensors.
     """
 
     gate: Node
@@ -40,7 +40,8 @@ class Gated:
         return Match((self.gate, self.up), (self.product,), self.interior, build)
 
     def match_packed(self, pattern: Pattern) -> Match | None:
-        """The match of an operator that takes ``[..., gate | up]``, None where they lie apart.
+        """The match of an operator that takes ``[..., gate | up]``; None if gate and up are not in
+        one tensor.
 
         Raises:
             Refuse: if they are the halves of one tensor in the other order.
@@ -54,24 +55,24 @@ class Gated:
         def build(builder: Builder) -> list[Node]:
             return [builder.call(pattern.overload(), packed, *self.options)]
 
-        # Other users of a half keep it; where there are none, the split goes with it.
+        # A half with other users stays. If neither half has one, the split vanishes too.
         views = {self.gate, self.up}
         views |= {node for half in views for node in half.all_input_nodes} - {packed}
         return Match((packed,), (self.product,), self.interior, build, frozenset(views))
 
 
 def gated(name: str, value: Node, gate: Node, interior: Iterable[Node], *options: bool) -> Gated:
-    """The product that `value`, the activation of `gate`, is used for.
+    """The product of `value`, the activation of `gate`, and another tensor.
 
     Args:
-        name: how reasons call the activation.
+        name: the activation's name in reasons.
         value: the node with the activation's result.
-        gate: the node the activation is taken of.
-        interior: the nodes that compute it, without `value`.
+        gate: the argument of the activation.
+        interior: the nodes that compute the activation, without `value`.
         options: see `Gated`.
 
     Raises:
-        Refuse: if it is used for something else, or the operator does not take the operands.
+        Refuse: if `value` is used for something else, or the operator does not take the operands.
     """
     product = sole_user(value, f"{name}(gate)")
     found = view(product)
@@ -90,7 +91,7 @@ def gated(name: str, value: Node, gate: Node, interior: Iterable[Node], *options
 
 
 def _joint(gate: View | None, up: View | None) -> Node | None:
-    """The tensor whose last dimension two slices halve."""
+    """The tensor of whose last dimension two slices are the halves."""
     if gate is None or up is None or gate.op != "slice" or up.op != "slice":
         return None
     packed = gate.args[0]

@@ -1,4 +1,4 @@
-"""``value / sqrt(statistic + eps)``: how every norm uses its statistic."""
+"""``value / sqrt(statistic + eps)``, which is part of every norm."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from torch.fx import Node
 
-from .canonical import View, is_op, operands, split_operands, view
-from .pattern import Refuse, require, sole_user
-from .precision import number
+from fusewheel.compiler.ir.canonical import View, is_op, operands, split_operands, view
+from fusewheel.compiler.ir.pattern import Refuse, require, sole_user
+from fusewheel.compiler.read.precision import number
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,8 @@ class InverseRoot:
 
     Attributes:
         node: the ``rsqrt``, ``sqrt`` or ``pow``.
-        total: what the root is taken of.
-        statistic: that without epsilon.
+        total: its argument.
+        statistic: its argument without epsilon.
         eps: epsilon.
     """
 
@@ -48,11 +48,11 @@ class InverseRoot:
 
 
 def inverse_root(node: Node, *statistics: str) -> InverseRoot | None:
-    """The inverse root at a ``rsqrt``, ``sqrt`` or ``pow``; None if it is taken of something else.
+    """The inverse root at a ``rsqrt``, ``sqrt`` or ``pow``; None if its argument is another one.
 
     Args:
         node: the anchor.
-        *statistics: the canonical operations it may be taken of, plus epsilon.
+        *statistics: the canonical operations that its argument, without epsilon, may be.
 
     Raises:
         Refuse: if epsilon is not a number.

@@ -1,8 +1,8 @@
-"""The rows of logits behind a loss.
+"""Finds the logits behind a loss.
 
-The operators take a matrix, a row of logits for each target. `rows_of` goes back from what a loss
-takes to the values that hold the same rows: before they were flattened, cast, or rid of those that
-have no successor.
+The operators take a matrix with a row of logits for each target. `rows_of` goes back from the
+argument of a loss to earlier values with the same rows: before they were flattened, cast, or
+shifted by one token.
 """
 
 from __future__ import annotations
@@ -14,25 +14,26 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from .canonical import is_op, operands, rank_of, split_operands, view
-from .losses import Loss
-from .metadata import dtype_of, same_size, shape_of
-from .pattern import Builder, Context, require
-from .precision import number
+from fusewheel.compiler.ir.canonical import is_op, operands, rank_of, split_operands, view
+from fusewheel.compiler.ir.metadata import dtype_of, same_size, shape_of
+from fusewheel.compiler.ir.pattern import Builder, Context, require
+from fusewheel.compiler.read.losses import LossCall
+from fusewheel.compiler.read.precision import number
 
 Index = tuple[slice, ...]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A value that holds the rows of a loss, each in its last dimension.
+    """A value whose last dimension holds the rows of a loss.
 
     Attributes:
-        node: the value, in the dtype of the loss or in bfloat16 where that is float32.
-        part: which of them the loss takes, an index of all dimensions but the last; None for all.
-        passed: the nodes from there to the loss.
-        own: those among them, up to the last that does more than rearrange and cast.
-        softcap: where the loss takes ``softcap * tanh(rows / softcap)``; 0 for the rows themselves.
+        node: the value, in the dtype of the loss, or in bfloat16 if that is float32.
+        part: the rows that the loss takes, as an index of all dimensions but the last; None for
+            all.
+        passed: the nodes between the value and the loss.
+        own: those of them up to the last one that does more than rearrange and cast.
+        softcap: the loss takes ``softcap * tanh(rows / softcap)``; 0 if it takes the rows.
     """
 
     node: Node
@@ -54,15 +55,15 @@ class Rows:
 
 @dataclass(frozen=True)
 class _Walk:
-    """How far `rows_of` has got; `classes` is the dimension of the classes."""
+    """A step of `rows_of`; `classes` is the dimension of the classes."""
 
     rows: Rows
     classes: int
     of_logits: bool
 
 
-def rows_of(context: Context, loss: Loss) -> list[Rows]:
-    """The values that hold the rows of a loss, nearest first.
+def rows_of(context: Context, loss: LossCall) -> list[Rows]:
+    """The values with the rows of a loss, nearest first.
 
     Raises:
         Refuse: if there is none.
@@ -81,7 +82,7 @@ def rows_of(context: Context, loss: Loss) -> list[Rows]:
 
 
 def _before(walk: _Walk) -> _Walk | None:
-    """One operation further back, None if it does more to the rows than the operators can."""
+    """One operation further back; None if the operators cannot do what it does."""
     node, rows = walk.rows.node, walk.rows
     index = None if rows.part is not None else _index(node, walk.classes)
     step = view(node)
@@ -102,7 +103,7 @@ def _before(walk: _Walk) -> _Walk | None:
         own = before.rows.passed
         same = step.attrs["dim"] == walk.classes
         return replace(before, rows=replace(before.rows, own=own), of_logits=True) if same else None
-    if rows.part is not None:  # it counts in the dimensions behind these
+    if rows.part is not None:  # its indices belong to the dimensions after this operation
         return None
     if step.op == "permute":
         order = step.attrs["dims"]
@@ -116,7 +117,7 @@ def _before(walk: _Walk) -> _Walk | None:
 
 
 def _capped(node: Node) -> Rows | None:
-    """What a node is the soft cap of."""
+    """The argument of a soft cap, and the cap."""
     pair = operands(node, "mul") or ()
     tanh = next((side for side in pair if is_op(side, "tanh")), None)
     (scaled,) = operands(tanh, "tanh") or (None,)
@@ -134,18 +135,19 @@ def _passed(rows: Rows, source: Node, **changes: Any) -> Rows:
 
 
 def keeps_precision(narrow: Node, wide: Node) -> bool:
-    """Whether an operator that computes in float32 may take `narrow` for `wide`, a cast of it.
+    """Whether an operator that computes in float32 may take `narrow` and not its cast `wide`.
 
-    Gradients are rounded to the narrow dtype before they are scaled, for which float16 has no room.
+    `linear_cross_entropy` rounds gradients to the narrow dtype before it scales them, and float16
+    would underflow.
     """
     dtypes = dtype_of(narrow), dtype_of(wide)
     return dtypes[0] == dtypes[1] or dtypes == (torch.bfloat16, torch.float32)
 
 
 def _index(node: Node, classes: int) -> Index | None:
-    """The index of a node that cuts slices of all but the last dimension, which has the classes.
+    """The index of a node that slices dimensions before the last one, which has the classes.
 
-    `view` knows the bounds of a slice; here they may depend on a symbolic size.
+    `view` knows slices with fixed bounds only; here they may depend on a symbolic size.
     """
     found = view(node)
     if found is not None and found.op == "slice":
@@ -168,12 +170,12 @@ def _index(node: Node, classes: int) -> Index | None:
             return None
         if not all(isinstance(b, int | None) for b in (item.start, item.stop, item.step)):
             return None
-    # A slice as long as its dimension is all of it.
+    # A slice with the size of its dimension takes all of it.
     return tuple(items[:classes]) if same_size(before[-1], after[-1]) else None  # type: ignore[arg-type]
 
 
-def implicit_casts(loss: Loss, rows: Rows) -> frozenset[Node]:
-    """The loss function and the log_softmax, where they widen what they take."""
+def implicit_casts(loss: LossCall, rows: Rows) -> frozenset[Node]:
+    """The loss function and the log_softmax, if they convert their argument to a wider dtype."""
     nodes = {node for node in rows.own if is_op(node, "log_softmax")} | {loss.root}
     pairs = ((node, node.args[0] if node.args else node.kwargs.get("input")) for node in nodes)
     return frozenset(

@@ -1,77 +1,32 @@
-"""Loss functions over classes, read off their calls, and how to compute them of rows of losses."""
+"""Reads calls of loss functions over classes, and computes them from the losses of single rows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch.fx import Node
 
-from .canonical import View, rank_of, spell, view
-from .metadata import dtype_of, shape_of
-from .pattern import Builder, Refuse, require
-from .precision import COMPUTED, number
+from fusewheel.compiler.ir.canonical import rank_of, view
+from fusewheel.compiler.ir.metadata import dtype_of, shape_of
+from fusewheel.compiler.ir.pattern import Builder, Refuse, require
+from fusewheel.compiler.ir.spellings.losses import REDUCTIONS
+from fusewheel.compiler.read.precision import COMPUTED, number
 
 _aten = torch.ops.aten
-_REDUCTIONS = ("none", "mean", "sum")
-
-
-def _loss(op: str) -> Any:
-    def build(node: Node, bound: dict[str, Any]) -> View | None:
-        reduction = bound.pop("reduction")
-        if isinstance(reduction, int) and 0 <= reduction < len(_REDUCTIONS):
-            reduction = _REDUCTIONS[reduction]
-        if bound.pop("size_average", None) is not None or bound.pop("reduce", None) is not None:
-            return None  # deprecated, and another meaning of the reduction
-        operands = (bound.pop("input"), bound.pop("target"))
-        return View(node, op, operands, {**bound, "reduction": reduction})
-
-    return build
-
-
-def _log_softmax(node: Node, bound: dict[str, Any]) -> View | None:
-    rank, dim = rank_of(bound["input"]), bound["dim"]
-    if rank is None or not isinstance(dim, int) or not -rank <= dim < rank:
-        return None
-    return View(node, "log_softmax", (bound["input"],), {"dim": dim % rank})
-
-
-_OPTIONS = {"weight": None, "size_average": None, "ignore_index": -100, "reduce": None}
-# fmt: off
-spell("cross_entropy", "input target weight size_average ignore_index reduce reduction"
-      " label_smoothing", functions=(F.cross_entropy,), build=_loss("cross_entropy"),
-      defaults={**_OPTIONS, "reduction": "mean", "label_smoothing": 0.0})
-spell("cross_entropy", "input target weight reduction ignore_index label_smoothing",
-      functions=(torch._C._nn.cross_entropy_loss, _aten.cross_entropy_loss.default),
-      build=_loss("cross_entropy"), defaults={"weight": None, "reduction": 1, "ignore_index": -100,
-      "label_smoothing": 0.0})
-spell("nll_loss", "input target weight size_average ignore_index reduce reduction",
-      functions=(F.nll_loss,), build=_loss("nll_loss"), defaults={**_OPTIONS, "reduction": "mean"})
-spell("nll_loss", "input target weight reduction ignore_index", functions=(_aten.nll_loss.default,
-      torch._C._nn.nll_loss_nd, _aten.nll_loss_nd.default),
-      build=_loss("nll_loss"), defaults={"weight": None, "reduction": 1, "ignore_index": -100})
-spell("log_softmax", "input dim _stacklevel dtype", functions=(F.log_softmax,),
-      defaults={"_stacklevel": 3, "dtype": None}, build=_log_softmax)
-spell("log_softmax", "input dim dtype", functions=(torch.log_softmax, _aten.log_softmax.int,
-      torch.special.log_softmax), methods="log_softmax", defaults={"dtype": None},
-      build=_log_softmax)
-# fmt: on
-
 ANCHORS = frozenset({"cross_entropy", "nll_loss"})
 
 
 @dataclass(frozen=True)
-class Loss:
+class LossCall:
     """A call of a loss function.
 
     Attributes:
         root: the node of the call.
-        logits: what it takes, with the classes in dimension 1.
-        target: int64 classes, the shape of `logits` without that dimension.
+        logits: its argument, with the classes in dimension 1.
+        target: int64 classes; the shape of `logits` without dimension 1.
         weight: a factor for each class.
-        of_logits: whether it takes logits; logarithms of probabilities otherwise.
+        of_logits: whether it takes logits, and not logarithms of probabilities.
     """
 
     root: Node
@@ -89,7 +44,7 @@ class Loss:
         return self.target if one else builder.call(_aten.flatten.using_ints, self.target)
 
     def finish(self, builder: Builder, losses: Node, target: Node, summed: bool) -> Node:
-        """The value of the root, from the losses of the rows or their sum."""
+        """The value of the root, computed from the losses of the rows or from their sum."""
         result = losses
         if self.reduction == "none" and rank_of(self.target) != 1:
             result = builder.call(_aten.view_as.default, losses, self.target)
@@ -101,7 +56,9 @@ class Loss:
         return result if dtype_of(result) == dtype else builder.call(_aten.to.dtype, result, dtype)
 
     def _mean(self, builder: Builder, total: Node, target: Node) -> Node:
-        """`total` over the weight of the rows that count; NaN without any, its gradient zero."""
+        """`total` divided by the weight of the rows that are not ignored; NaN with a zero gradient
+        if all are.
+        """
         kept = builder.call(_aten.ne.Scalar, target, self.ignore_index)
         divisor = builder.call(_aten.sum.default, kept)
         none = builder.call(_aten.eq.Scalar, divisor, 0)
@@ -116,11 +73,11 @@ class Loss:
         return builder.call(_aten.masked_fill.Scalar, mean, none, float("nan"))
 
 
-def loss_of(node: Node) -> Loss:
+def loss_of(node: Node) -> LossCall:
     """The loss function that an anchor calls.
 
     Raises:
-        Refuse: if the operators do not compute it.
+        Refuse: if the operators cannot compute it.
     """
     found = view(node)
     assert found is not None
@@ -139,6 +96,6 @@ def loss_of(node: Node) -> Loss:
         require(isinstance(size, int), "the number of class weights is symbolic")
     ignored, smoothing = number(options["ignore_index"]), number(options.get("label_smoothing", 0))
     reduction = options["reduction"]
-    if ignored is None or smoothing is None or reduction not in _REDUCTIONS:
+    if ignored is None or smoothing is None or reduction not in REDUCTIONS:
         raise Refuse("ignore_index, label_smoothing or reduction is not a constant")
-    return Loss(node, logits, target, weight, int(ignored), reduction, smoothing, of_logits)
+    return LossCall(node, logits, target, weight, int(ignored), reduction, smoothing, of_logits)

@@ -1,4 +1,4 @@
-"""Read what an attention mask hides from the operations that build it."""
+"""Finds out what an attention mask hides, from the operations that build it."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from .canonical import View, rank_of, view
-from .constants import constant, in_dtype
-from .metadata import Size, dtype_of, same_size, same_sizes, shape_of
-from .pattern import Context
-from .positions import Position, position
+from fusewheel.compiler.ir.canonical import View, rank_of, view
+from fusewheel.compiler.ir.metadata import Size, dtype_of, same_size, same_sizes, shape_of
+from fusewheel.compiler.ir.pattern import Context
+from fusewheel.compiler.read.constants import constant, in_dtype
+from fusewheel.compiler.read.positions import Position, position
 
 
 @dataclass(frozen=True)
 class Mask:
-    """What a query at position q sees: keys k for which all of this holds.
+    """What a query at position q sees: the keys k for which all of this is true.
 
     Attributes:
-        lower: ``k - q >= lower``, None where there is no such bound. A window over the last n keys
-            has 1 - n.
-        upper: ``k - q <= upper``, None where there is no such bound. 0 is causal.
-        padding: tensors that hide whole keys, for every query of a batch alike.
+        lower: ``k - q >= lower``; None without such a bound. A window over the last n keys has
+            1 - n.
+        upper: ``k - q <= upper``; None without such a bound. 0 is causal.
+        padding: tensors that hide whole keys, the same for all queries of a batch.
         other: conditions and tensors that are not understood.
-        hidden: what is added to the score of a hidden key: ``-inf`` for boolean masks too, a
-            finite number, or None where that is not known.
+        hidden: what is added to the score of a hidden key: a finite number, ``-inf`` (also for
+            boolean masks), or None if it is not known.
     """
 
     lower: int | None = None
@@ -39,7 +39,7 @@ class Mask:
 
     @property
     def kind(self) -> str:
-        """The mask in words: ``none``, ``causal``, ``sliding window``, ``padding``, their sums."""
+        """The mask in words: ``none``, ``causal``, ``sliding window``, ``padding``, or several."""
         words = []
         if self.lower is not None:
             words.append(
@@ -54,7 +54,7 @@ class Mask:
         return " + ".join(words) or "none"
 
     def shows_every_query_a_key(self, queries: Size, keys: Size) -> bool:
-        """Whether no row is hidden as a whole, for these numbers of queries and keys."""
+        """Whether every query sees a key, for these numbers of queries and keys."""
         if self.padding or self.other:
             return False
         lower = -math.inf if self.lower is None else self.lower
@@ -67,7 +67,7 @@ class Mask:
         return last and same_size_or_less(queries + int(upper), keys)  # the last key it may see
 
     def both(self, other: Mask) -> Mask:
-        """What is left where both hide."""
+        """The mask that hides what either of the two hides."""
         lowers = [bound for bound in (self.lower, other.lower) if bound is not None]
         uppers = [bound for bound in (self.upper, other.upper) if bound is not None]
         return Mask(
@@ -91,14 +91,14 @@ def same_size_or_less(a: Size, b: Size) -> bool:
 
 
 def read_mask(context: Context, node: Node, user: Node, queries: Size, keys: Size) -> Mask:
-    """What a mask says that goes to scaled_dot_product_attention.
+    """What a mask of scaled_dot_product_attention hides.
 
     Args:
         context: the graph.
-        node: the mask, boolean (True is seen) or added to the scores.
-        user: where it is used.
-        queries: their number.
-        keys: their number.
+        node: the mask: boolean (True is seen), or added to the scores.
+        user: the node that uses it.
+        queries: the number of queries.
+        keys: the number of keys.
     """
     reader, boolean = _Reader(context, queries, keys), _is_bool(node)
     if _is_written(context, node, user):
@@ -107,16 +107,16 @@ def read_mask(context: Context, node: Node, user: Node, queries: Size, keys: Siz
 
 
 def read_hidden(context: Context, node: Node, user: Node, queries: Size, keys: Size) -> Mask:
-    """What is seen where `node` is False, as of ``scores.masked_fill(node, value)``."""
+    """The mask of ``scores.masked_fill(node, value)``: a key is seen where `node` is False."""
     if _is_written(context, node, user):
         return Mask(other=(node,))
     return _Reader(context, queries, keys).seen(node, False)
 
 
 def _is_written(context: Context, node: Node, user: Node | None) -> bool:
-    """Whether a mask, or what it is made of, may not be what the operations in the graph say.
+    """Whether something writes to a mask, or to what it is made of, before `user`.
 
-    Asked for what happens before `user`, and for all that happens without one.
+    Without `user`, whether anything in the graph does.
     """
     sources = _sources([node])
     if context.effects.conflicting(sources, min(sources), user, frozenset()) is not None:
@@ -128,7 +128,7 @@ def _is_written(context: Context, node: Node, user: Node | None) -> bool:
 
 
 def _sources(nodes: list[Node]) -> set[Node]:
-    """The nodes and all that they are made of."""
+    """The nodes, and all nodes that they are computed from."""
     found: set[Node] = set()
     while nodes:
         current = nodes.pop()
@@ -149,7 +149,7 @@ class _Reader:
     keys: Size
 
     def added(self, node: Any) -> Mask:
-        """What is hidden by numbers that are added."""
+        """The mask of numbers that are added to the scores."""
         node = self._origin(node)
         found = view(node)
         unknown = Mask(other=(node,), hidden=None)
@@ -181,7 +181,7 @@ class _Reader:
         return replace(mask, hidden=in_dtype(value, node))
 
     def seen(self, node: Any, true: bool = True) -> Mask:
-        """What is seen where the condition is `true`."""
+        """The mask of a condition: a key is seen where it is equal to `true`."""
         node = self._origin(node)
         value = constant(node)
         if value is not None and bool(value) is true:
@@ -206,13 +206,13 @@ class _Reader:
         return self._unknown(node)
 
     def _origin(self, node: Any) -> Any:
-        """What has the same rows and columns, in the graph that calls this one if it is there."""
+        """An earlier value with the same rows and columns; it may be in the calling graph."""
         while (found := self.context.outside(_without_new_dims(node))) is not node:
             node = found
         return node
 
     def _triangle(self, node: Node, source: Any, true: bool) -> Mask:
-        """``tril`` or ``triu`` of ones, where it is `true` (not zero)."""
+        """The mask of ``tril`` or ``triu`` of ones: a key is seen where its truth is `true`."""
         found = view(source)
         while found is not None and found.op == "cast":
             found = view(found.args[0])
@@ -228,7 +228,7 @@ class _Reader:
     def _compared(self, node: Node, op: str, left: Any, right: Any) -> Mask:
         a, b, bound = position(left), position(right), constant(right)
         if a is not None and a.start is not None and bound is not None and a.start >= bound:
-            # Positions are never less than where they start.
+            # No position is less than the first one.
             return NO_MASK if op == "ge" else self._unknown(node)
         if a is None or b is None:
             return self._unknown(node)
@@ -236,7 +236,7 @@ class _Reader:
             left, right, a, b, op = right, left, b, a, _FLIPPED[op]
         if (a.dim, b.dim) != (-1, -2) or a.start is None or b.start is None:
             return self._unknown(node)
-        # A single position is broadcast: the same for all.
+        # A single position is broadcast, so it is the same for all.
         counted = (shape_of(right) or ())[-2:-1] + (shape_of(left) or ())[-1:]
         if not same_sizes(counted, (self.queries, self.keys)):
             return self._unknown(node)
@@ -246,13 +246,13 @@ class _Reader:
         return self._band(node, lower=apart + (op == "gt"))
 
     def _band(self, node: Node, *, lower: int | None = None, upper: int | None = None) -> Mask:
-        """A mask of these bounds, where `node` has a row for each query and not one for all."""
+        """A mask with these bounds, if `node` has a row for each query and not one for all."""
         shape = shape_of(node) or ()
         fits = same_sizes(shape[-2:], (self.queries, self.keys))
         return Mask(lower, upper) if fits else self._unknown(node)
 
     def _unknown(self, node: Any) -> Mask:
-        """A condition that is not understood: padding, if it is the same for every query."""
+        """A condition that is not understood; it is padding if it is the same for all queries."""
         shape = shape_of(node)
         if shape is not None and (len(shape) < 2 or same_size(shape[-2], 1)):
             return Mask(padding=(_source(node),))
@@ -260,7 +260,7 @@ class _Reader:
 
 
 def _without_new_dims(node: Any) -> Any:
-    """What ``mask[None, None]`` is made of: its rows and columns are the same."""
+    """The mask in ``mask[None, None]``, which has the same rows and columns."""
     while isinstance(node, Node) and node.target is operator.getitem:
         base, index = node.args
         items = index if isinstance(index, tuple) else (index,)
@@ -271,12 +271,12 @@ def _without_new_dims(node: Any) -> Any:
 
 
 def _same_positions(found: View) -> bool:
-    """Whether an operation leaves every element in its row and column."""
+    """Whether an operation keeps every element in its row and column."""
     if found.op in ("expand", "contiguous", "cast"):
         return True
     if found.op == "unsqueeze":
         return bool(found.attrs["dim"] < (rank_of(found.node) or 0) - 2)
-    # One row that is cut out would be broadcast, to all queries.
+    # A single row that is cut out would be broadcast to all queries.
     rows = [(shape_of(node) or ())[-2:] for node in (found.node, *found.args[:1])]
     return found.op == "slice" and same_sizes(*rows)
 
@@ -286,7 +286,7 @@ def _is_bool(node: object) -> bool:
 
 
 def _source(node: Node) -> Node:
-    """The [batch, keys] tensor that is looked up or broadcast."""
+    """The [batch, keys] tensor that is indexed or broadcast."""
     found = view(node)
     if found is not None and found.op in ("cast", "unsqueeze", "expand"):
         return _source(found.args[0]) if isinstance(found.args[0], Node) else node

@@ -1,4 +1,4 @@
-"""Arithmetic with constants as polynomials: equal formulas compare equal, however written."""
+"""Writes arithmetic as polynomials, so that equal formulas are equal however they are written."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from collections.abc import Iterator
 import torch
 from torch.fx import Node
 
-from .canonical import View, view
-from .metadata import tensor_of, value_of
-from .precision import number
+from fusewheel._core.dtypes import accumulation_dtype
+from fusewheel.compiler.ir.canonical import View, view
+from fusewheel.compiler.ir.metadata import tensor_of, value_of
+from fusewheel.compiler.read.precision import number
 
 Polynomial = dict[tuple[int, ...], float]
 
 _ARITHMETIC = frozenset({"add", "mul", "div", "neg", "pow", "square"})
-# Of nested operations; no formula of an activation comes near it.
+# The limit of nested operations; formulas of activations have far fewer.
 _DEPTH = 8
 _DEGREE = 3
 
 
 def polynomial(value: object, *variables: Node) -> Polynomial | None:
-    """A value as a polynomial of other values, None if it is not made of them and of constants.
+    """A value as a polynomial of other values; None if it is not computed from them and constants.
 
-    A number that Dynamo made symbolic counts with its present value: a match that relies on it has
-    to fix it by a guard, see `between`.
+    A number that Dynamo made symbolic is taken with its present value. A match that relies on it
+    has to fix it by a guard, see `between`.
 
     Returns:
         the coefficients by the exponents of the variables: ``0.5 * x + 0.5 * x * t`` of ``x`` and
@@ -35,7 +36,7 @@ def polynomial(value: object, *variables: Node) -> Polynomial | None:
 
 
 def between(variable: Node, value: Node) -> frozenset[Node]:
-    """The tensors that compute `value`, a polynomial, from a variable, without both.
+    """The tensors between a variable and `value`, a polynomial of it; without these two.
 
     Symbolic numbers among them are fixed by a guard.
     """
@@ -52,14 +53,16 @@ def between(variable: Node, value: Node) -> frozenset[Node]:
 
 
 def equal(a: Polynomial, b: Polynomial, dtype: torch.dtype | None) -> bool:
-    """Whether two polynomials are the same to the precision in which `dtype` is computed."""
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    """Whether two polynomials are equal within the precision of computing in `dtype`."""
+    wide = accumulation_dtype(dtype)
     tolerance = 2 * torch.finfo(wide).eps
     return a.keys() == b.keys() and all(abs(a[p] - b[p]) <= tolerance * abs(b[p]) for p in b)
 
 
 def terms(value: object) -> Iterator[Node]:
-    """A value and what arithmetic computes it from, nearest first: candidates for a variable."""
+    """A value and the values that arithmetic computes it from, nearest first; each may be the
+    variable of a formula.
+    """
     level, seen = [value], set()
     for _ in range(_DEPTH):
         following: list[object] = []
@@ -73,7 +76,7 @@ def terms(value: object) -> Iterator[Node]:
 
 
 def _constant(value: object) -> float | None:
-    """A Python number, of a symbolic one its present value."""
+    """A Python number; for a symbolic one its present value."""
     if isinstance(value, Node):
         value = value_of(value)
     if isinstance(value, torch.SymFloat):
@@ -107,7 +110,7 @@ def _expand(value: object, variables: tuple[Node, ...], depth: int) -> Polynomia
 
 
 def _compute(op: str, a: Polynomial, b: Polynomial) -> Polynomial | None:
-    """One operation on polynomials; those with one operand get it twice."""
+    """One operation on polynomials; an operation with one operand gets it twice."""
     if op == "add":
         return {powers: a.get(powers, 0.0) + b.get(powers, 0.0) for powers in {**a, **b}}
     if op in ("mul", "square"):

@@ -1,4 +1,4 @@
-"""Tensors whose values are positions along one dimension, as masks compare them."""
+"""Finds tensors whose values are positions along one dimension, which masks compare."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from .canonical import rank_of, view
-from .metadata import dtype_of, same_sizes, shape_of, tensor_of, value_of
+from fusewheel.compiler.ir.canonical import rank_of, view
+from fusewheel.compiler.ir.metadata import dtype_of, same_sizes, shape_of, tensor_of, value_of
 
 # The dtypes in which no position is rounded or wraps around.
 COUNTED = (torch.int64, torch.int32)
@@ -18,14 +18,14 @@ COUNTED = (torch.int64, torch.int32)
 
 @dataclass(frozen=True)
 class Position:
-    """Values that count up by one along a dimension (from the last), from `start` on."""
+    """Values that count up by one along dimension `dim` (counted from the last), from `start`."""
 
     dim: int
     start: int | None
 
 
 def position(node: Any) -> Position | None:
-    """Where the values of a node count up; None if they do not."""
+    """The positions in a node's values; None if they do not count up."""
     found = view(node)
     rank = rank_of(node)
     if rank is None:
@@ -51,7 +51,7 @@ def position(node: Any) -> Position | None:
         inner = position(found.args[0])
         if inner is None:
             return None
-        at = inner.dim + rank - 1  # counted from the first, before
+        at = inner.dim + rank - 1  # counted from the first dimension, before the unsqueeze
         return replace(inner, dim=at + (at >= found.attrs["dim"]) - rank)
     if found.op in ("expand", "contiguous"):
         return _along(position(found.args[0]), found.args[0], node)
@@ -59,7 +59,7 @@ def position(node: Any) -> Position | None:
 
 
 def _along(place: Position | None, source: Any, result: Node) -> Position | None:
-    """The same positions in a result that has as many: one that is broadcast does not count up."""
+    """The same positions, if the result has as many of them and so was not broadcast."""
     if place is None:
         return None
     sizes = [(shape_of(n) or ())[place.dim :][:1] for n in (source, result)]
@@ -91,7 +91,7 @@ def _indexed(node: Node) -> Position | None:
 
 
 def _looked_up(node: Node, inner: Position, index: Any) -> Position | None:
-    """Positions of places that are positions themselves, the same in every row."""
+    """The positions in a table that is indexed by positions, with the same index in every row."""
     place = position(index)
     if place is None or place.start is None or place.start < 0 or inner.start is None:
         return None

@@ -1,12 +1,12 @@
-"""Dtypes and numbers that the operators take, and values known in several precisions."""
+"""Which dtypes and numbers the operators take, and the same value in several dtypes."""
 
 from __future__ import annotations
 
 import torch
 from torch.fx import Node
 
-from .canonical import widened_from
-from .metadata import dtype_of, value_of
+from fusewheel.compiler.ir.canonical import widened_from
+from fusewheel.compiler.ir.metadata import dtype_of, value_of
 
 COMPUTED = frozenset({torch.float32, torch.bfloat16, torch.float16, torch.float64})
 
@@ -33,8 +33,8 @@ def same_value(a: Node, b: Node) -> bool:
 def number(argument: object) -> float | None:
     """A Python number that an operator needs as a constant; None if it is something else.
 
-    Dynamo may have made a float of the user's code symbolic. It is fixed then, by a guard: another
-    value of it compiles anew. An exported program cannot, and keeps it symbolic.
+    Dynamo may have made a float of the user's code symbolic. Then a guard fixes its value, and
+    another value compiles again. An exported program cannot compile again and keeps it symbolic.
     """
     if isinstance(argument, Node) and "example_value" not in argument.meta:
         return None

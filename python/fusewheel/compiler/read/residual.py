@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from torch.fx import Node
 
-from .canonical import operands
-from .metadata import dtype_of, same_sizes, shape_of
-from .pattern import require
+from fusewheel.compiler.ir.canonical import operands
+from fusewheel.compiler.ir.metadata import dtype_of, same_sizes, shape_of
+from fusewheel.compiler.ir.pattern import require
 
 
 def addends(total: Node) -> tuple[Node, Node] | None:
-    """The two tensors that a value is the sum of; None if it is something else.
+    """The two tensors that are added to give a value; None if it is something else.
 
     Raises:
         Refuse: if one of them is broadcast or has another dtype, which the operators do not take.
@@ -22,6 +22,6 @@ def addends(total: Node) -> tuple[Node, Node] | None:
     if None in shapes:
         return None
     require(same_sizes(*shapes), f"a tensor of shape {shapes[1]} is added to one of {shapes[0]}")
-    # Autocast adds bfloat16 to a float32 stream: casting it first moves more than fusing saves.
+    # Autocast adds bfloat16 to float32. Casting it first would move more memory than fusing saves.
     require(dtypes[0] == dtypes[1], f"{dtypes[1]} is added to {dtypes[0]}")
     return x, residual

@@ -1,4 +1,4 @@
-"""Attention written by hand: from ``softmax`` down to its scores and up to its values."""
+"""Reads attention that a model writes out: scores before ``softmax``, and the product after it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from .canonical import split_operands, view
-from .metadata import dtype_of, same_sizes, shape_of
-from .pattern import Refuse, require, sole_user
-from .precision import number
+from fusewheel.compiler.ir.canonical import split_operands, view
+from fusewheel.compiler.ir.metadata import dtype_of, same_sizes, shape_of
+from fusewheel.compiler.ir.pattern import Refuse, require, sole_user
+from fusewheel.compiler.read.precision import number
 
 _PRODUCTS = ("matmul", "bmm", "einsum")
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor and the order of dimensions in which attention takes it; None for its own."""
+    """A tensor and the order of its dimensions for attention; None for the order it has."""
 
     node: Node
     order: tuple[int, ...] | None = None
@@ -27,16 +27,16 @@ class Operand:
 
 @dataclass
 class Scores:
-    """What is below a softmax: ``query @ key^T * scale``, then a mask.
+    """The argument of a softmax: ``query @ key^T * scale`` with a mask.
 
     Attributes:
         query: ``[..., queries, features]``.
         key: ``[..., keys, features]``.
         product: their product.
-        scale: what it is multiplied by.
-        added: a tensor that is added to the scores, None if there is none.
-        filled: the condition and the number of a ``masked_fill``, None if there is none.
-        interior: the nodes from the product up to the softmax.
+        scale: the factor of the product.
+        added: the tensor that is added to the scores; None if there is none.
+        filled: the condition and the number of a ``masked_fill``; None if there is none.
+        interior: the nodes from the product to the softmax.
         absorbed: the transposed key.
     """
 
@@ -51,7 +51,7 @@ class Scores:
 
 
 def is_weights(node: Node, steps: int = 3) -> bool:
-    """Whether a product is made with the result of a softmax, maybe behind casts and dropout."""
+    """Whether the result of a softmax, maybe after casts and dropout, is a factor of a product."""
     for user in node.users:
         found = view(user)
         if found is not None and found.op in _PRODUCTS:
@@ -64,15 +64,15 @@ def is_weights(node: Node, steps: int = 3) -> bool:
 
 
 def _is_dropout(node: Node) -> bool:
-    """Whether this is a dropout that is active: one that is not is understood."""
+    """Whether a node is an active dropout; `view` understands inactive ones."""
     return "dropout" in str(getattr(node.target, "__name__", node.target))
 
 
 def scores_of(softmax: Node) -> Scores | None:
-    """The scores of which a softmax is taken; None if it is not taken of a product.
+    """The scores that a softmax takes; None if they do not come from a product.
 
     Raises:
-        Refuse: if something else is done to the product on the way.
+        Refuse: if another operation lies between the product and the softmax.
     """
     chain: list[Node] = []
     found = view(softmax)
@@ -100,7 +100,7 @@ def scores_of(softmax: Node) -> Scores | None:
 
 
 def _towards_product(args: tuple[Any, ...]) -> Any:
-    """The operand that the scores come from."""
+    """The operand that the scores are computed from."""
     nodes = [arg for arg in args if isinstance(arg, Node)]
     return next((arg for arg in nodes[:2] if _has_product(arg)), nodes[0] if nodes else None)
 
@@ -183,8 +183,8 @@ class Weighted:
     Attributes:
         value: ``[..., keys, value features]``.
         root: the product.
-        interior: the nodes between the softmax and it, the softmax included.
-        order: how the result of attention is permuted to that of the product, None if it is it.
+        interior: the nodes from the softmax to the product, without the product.
+        order: the permutation of attention's result that gives the product; None if they are equal.
     """
 
     value: Operand
@@ -197,7 +197,7 @@ def weighted_by(softmax: Node) -> Weighted:
     """The product of the weights and the values.
 
     Raises:
-        Refuse: if the weights are used for something else, or dropped at random.
+        Refuse: if the weights are used for something else, or dropout is active.
     """
     weights, interior = softmax, {softmax}
     while True:

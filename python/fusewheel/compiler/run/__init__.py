@@ -1,7 +1,7 @@
 """``options={"inner": "none"}``: the rewritten graph as one flat Python function.
 
-Nothing is compiled but that function: `simplify` and `masks` leave out what need not run, `fold`
-computes what no input changes, `codegen` writes the rest down.
+`simplify` and `mask_dtypes` remove what need not run, `fold` computes what does not depend on an
+input, and `codegen` writes the function.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from ..pattern import Context
-from .codegen import generate
-from .fold import fold
-from .masks import convert_masks
-from .simplify import drop_dead, share, skip_copies
+from fusewheel.compiler.ir.pattern import Context
+from fusewheel.compiler.run.codegen import generate
+from fusewheel.compiler.run.fold import fold
+from fusewheel.compiler.run.mask_dtypes import convert_masks
+from fusewheel.compiler.run.simplify import drop_dead, share, skip_copies
 
 _log = logging.getLogger("fusewheel.compiler")
 
@@ -25,11 +25,11 @@ def execute(gm: GraphModule) -> Callable[..., Any]:
     """Turn a graph into a function of its placeholders.
 
     Args:
-        gm: a graph from Dynamo, rewritten already; it is changed in place.
+        gm: a rewritten graph from Dynamo; it is changed in place.
 
     Returns:
-        the function. It does what the graph does: the same operators, in the same order, recorded
-        by autograd each on its own; but no value is computed twice that is computed once.
+        the function. It runs the operators of the graph in the same order, and autograd records
+        each of them. Equal values are computed once.
     """
     context = Context(gm.graph)
     steps = {

@@ -1,7 +1,7 @@
-"""Write a graph down as one flat Python function.
+"""Writes a graph as one flat Python function.
 
-Against ``GraphModule.forward``: callees are looked up once and not in every call, operators are
-called without the Python function in front of them, results that nothing uses are not named.
+Unlike ``GraphModule.forward`` it looks functions up once and not in every call, calls operators
+without the Python function in front of them, and does not name results that nothing uses.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import itertools
 import linecache
 import operator
 import os
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from keyword import kwlist
 from math import isfinite
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from ..report import line_of
+from fusewheel._torch.overloads import OpOverload, OpOverloadPacket, name_of_call, shortest_call
+from fusewheel.compiler.ir.source import line_of
 
 _numbers = itertools.count()
 _LITERALS = (bool, int, str, type(None), type(Ellipsis))
@@ -46,11 +47,11 @@ def generate(gm: GraphModule, constants: dict[Node, Tensor]) -> Callable[..., An
     """The function that runs a graph.
 
     Args:
-        gm: the graph. The function keeps it only where it has attributes or submodules.
-        constants: values of nodes that are not to be computed.
+        gm: the graph. The function keeps it only if it uses attributes or submodules of it.
+        constants: the values of nodes that the function does not compute.
 
     Returns:
-        the function, of the graph's placeholders; it lets go of each value after its last use.
+        a function of the graph's placeholders; it deletes each value after its last use.
     """
     writer = _Writer(gm, constants)
     source = "\n".join(writer.lines())
@@ -59,18 +60,20 @@ def generate(gm: GraphModule, constants: dict[Node, Tensor]) -> Callable[..., An
     linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
     exec(compile(source, name, "exec"), writer.namespace)
     function: Callable[..., Any] = writer.namespace.pop("graph")
+    # A traceback holds the code, and so the lines that it shows.
+    weakref.finalize(function.__code__, linecache.cache.pop, name, None)
     return function
 
 
 class _Writer:
-    """The text of the function and the objects its global names stand for."""
+    """The text of the function, and the objects that its global names stand for."""
 
     def __init__(self, gm: GraphModule, constants: dict[Node, Tensor]) -> None:
         self._gm = gm
         self._constants = constants
         self._bound: dict[int, str] = {}
         self.namespace: dict[str, Any] = {}
-        # The text uses some names of Python's own, and an operator may be called as they are.
+        # The text uses builtins, and an operator may have the name of one.
         self._taken = {"graph", *dir(builtins), *kwlist, *(node.name for node in gm.graph.nodes)}
 
     def lines(self) -> Iterator[str]:
@@ -109,11 +112,10 @@ class _Writer:
         if target is operator.getitem and not node.kwargs:
             return f"{self._text(node.args[0])}[{self._text(node.args[1])}]"
         arguments = self._arguments(node.args, node.kwargs)
-        if isinstance(target, torch._ops.OpOverloadPacket) and target.overloads() == ["default"]:
+        if isinstance(target, OpOverloadPacket) and target.overloads() == ["default"]:
             target = target.default
-        if isinstance(target, torch._ops.OpOverload):
-            # What `OpOverload.__call__` calls in its turn: a Python call less.
-            return f"{self._name(target._op, target._opname)}({arguments})"
+        if isinstance(target, OpOverload):
+            return f"{self._name(shortest_call(target), name_of_call(target))}({arguments})"
         return f"{self._name(target)}({arguments})"
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -164,7 +166,7 @@ def _attribute(gm: GraphModule, target: str) -> Any:
 
 
 def _has_nodes(argument: object) -> bool:
-    """Whether a tuple or slice has to be made anew in every call."""
+    """Whether a tuple or slice has nodes in it, so that every call makes it again."""
     if isinstance(argument, slice):
         argument = argument.start, argument.stop, argument.step
     if isinstance(argument, tuple):
@@ -173,7 +175,7 @@ def _has_nodes(argument: object) -> bool:
 
 
 def _last_uses(nodes: list[Node]) -> dict[Node, list[Node]]:
-    """The values that nothing needs after a node, by that node."""
+    """For each node, the values that nothing needs after it."""
     found: dict[Node, list[Node]] = defaultdict(list)
     seen: set[Node] = set()
     for node in reversed(nodes):

@@ -1,4 +1,4 @@
-"""Compute what depends on no input when the graph is compiled."""
+"""Computes at compile time what does not depend on an input."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 from torch.fx.node import map_arg
-from torch.utils._python_dispatch import _disable_current_modes
 
-from ..metadata import tensor_of
-from ..pattern import Context
-from .purity import escapes, is_pure, unwritten
-from .simplify import returned
+from fusewheel._torch.dispatcher import modes_off
+from fusewheel.compiler.ir.metadata import tensor_of
+from fusewheel.compiler.ir.pattern import Context
+from fusewheel.compiler.ir.purity import escapes, is_pure, unwritten
+from fusewheel.compiler.run.simplify import returned
 
-# Larger ones would be held between calls for what takes less time than the call itself.
+# Larger values would stay in memory between calls, and save less time than a call takes.
 _LARGEST = 2**16
 
 
 def fold(context: Context) -> dict[Node, Tensor]:
-    """The values of nodes that are the same in every call, for those that other nodes use."""
+    """The values of nodes that are the same in every call, if other nodes use them."""
     constants: dict[Node, Tensor] = {}
     results = returned(context)
     for node in context.graph.nodes:
@@ -59,7 +59,7 @@ def _compute(node: Node, constants: dict[Node, Tensor]) -> Tensor | None:
     expected = tensor_of(node)
     assert expected is not None
     # A tensor made in inference mode could not be used in training later.
-    with _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
+    with modes_off(), torch.inference_mode(False), torch.no_grad():
         if node.op == "call_method":
             value = getattr(args[0], str(node.target))(*args[1:], **kwargs)
         else:

@@ -1,4 +1,4 @@
-"""Convert a mask that several attention calls share once, as each of them would."""
+"""Converts a mask that several attention calls share once, and not in each call."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from ..canonical import view
-from ..metadata import dtype_of, tensor_of
-from ..pattern import Builder, Context
-from .purity import unwritten
+from fusewheel.compiler.ir.canonical import view
+from fusewheel.compiler.ir.metadata import dtype_of, tensor_of
+from fusewheel.compiler.ir.pattern import Builder, Context
+from fusewheel.compiler.ir.purity import unwritten
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """A boolean mask as attention adds it: 0 where it is True, else minus infinity."""
+    """A boolean mask in the form that attention adds to scores: 0 for True, -inf for False."""
     zero, minus_infinity = (torch.full((), v, dtype=dtype) for v in (0.0, -torch.inf))
     return torch.where(mask, zero, minus_infinity)
 
 
 def convert_masks(context: Context) -> int:
-    """Convert boolean masks in front of their first use; gives the number of calls spared."""
+    """Convert boolean masks in front of their first use; returns the number of saved calls."""
     shared: dict[Node, list[Node]] = defaultdict(list)
     for node in context.graph.nodes:
         found = view(node)

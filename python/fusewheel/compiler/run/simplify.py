@@ -1,4 +1,4 @@
-"""Leave out of a graph what need not run."""
+"""Removes from a graph what need not run."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ..canonical import view
-from ..metadata import same_size, same_sizes, storage_of, tensor_of
-from ..pattern import Context
-from .purity import escapes, is_pure, key_of, memory_of, unwritten
+from fusewheel.compiler.ir.canonical import view
+from fusewheel.compiler.ir.metadata import same_size, same_sizes, storage_of, tensor_of
+from fusewheel.compiler.ir.pattern import Context
+from fusewheel.compiler.ir.purity import escapes, is_pure, key_of, memory_of, unwritten
 
-# Operations whose result can be their operand, in every respect.
+# Operations whose result may be the same as their operand.
 _PASSING = frozenset({"cast", "contiguous", "expand", "permute", "reshape", "slice"})
 
 
 def drop_dead(context: Context, keep: Container[Node] = ()) -> int:
-    """Erase pure nodes whose value nothing uses, but for those in `keep`; gives their number."""
+    """Erase pure nodes whose value nothing uses, except those in `keep`; returns their number."""
     count = 0
     for node in reversed(context.graph.nodes):
         if not node.users and node not in keep and _is_call(node) and is_pure(node):
@@ -30,7 +30,8 @@ def drop_dead(context: Context, keep: Container[Node] = ()) -> int:
 def share(context: Context) -> int:
     """Compute once what is computed several times: masks, positions, cosines and sines.
 
-    Only values without a gradient: the sum of the others' gradients would be rounded otherwise.
+    Only values without a gradient are shared. Sharing others would sum their gradients in another
+    order, with other roundings.
     """
     count, seen = 0, dict[Any, Node]()
     results = returned(context)
@@ -55,7 +56,7 @@ def share(context: Context) -> int:
 
 
 def _interchangeable(context: Context, first: Node, again: Node, results: set[int | None]) -> bool:
-    """Whether the earlier of two equal computations can stand for the later one as well."""
+    """Whether the result of the earlier of two equal computations can replace the later one."""
     effects = context.effects
     return (
         not escapes(first, results)
@@ -66,7 +67,7 @@ def _interchangeable(context: Context, first: Node, again: Node, results: set[in
 
 
 def skip_copies(context: Context) -> int:
-    """Leave out conversions that give back their operand: its memory, its shape, its strides."""
+    """Remove conversions whose result has the memory, shape and strides of their operand."""
     count = 0
     results = returned(context)
     for node in list(context.graph.nodes):
@@ -76,7 +77,7 @@ def skip_copies(context: Context) -> int:
         source = found.args[0]
         if not isinstance(source, Node) or not _is_same(tensor_of(source), tensor_of(node)):
             continue
-        # Its operand itself or a view of that: only who writes to it can tell.
+        # The operand may replace it only if nothing writes to that memory.
         if escapes(node, results) or not unwritten(context.effects, [node], node, None):
             continue
         node.replace_all_uses_with(source)
@@ -86,7 +87,7 @@ def skip_copies(context: Context) -> int:
 
 
 def returned(context: Context) -> set[int | None]:
-    """The memory that the graph's results lie in."""
+    """The memory of the graph's results."""
     return memory_of(context.graph.output_node().all_input_nodes)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fusewheel.demo.results import ModeResult
 from fusewheel.demo.settings import INT4_INT8, LLAMA_CPP, Settings
+from fusewheel.demo.show.results import ModeResult
 
 
 @dataclass(frozen=True)

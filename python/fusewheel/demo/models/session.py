@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fusewheel._torch.dynamo import counters
 from fusewheel.demo import machine, memory
+from fusewheel.demo.models.weights import BUNDLE_FILE
 from fusewheel.demo.settings import DTYPES, INT4_INT8
-from fusewheel.demo.weights import BUNDLE_FILE
 
 _LEARNING_RATE = 1e-5
 _LORA_LEARNING_RATE = 1e-3
@@ -208,7 +209,6 @@ def _compiler_counts() -> tuple[int, int, Counter[str]]:
 
     The rewrites are there if the fusewheel backend counts them where Inductor counts its own.
     """
-    from torch._dynamo.utils import counters
-
-    graphs, breaks = counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
-    return graphs, breaks, Counter(counters["fusewheel"])
+    found = counters()
+    graphs, breaks = found["stats"]["unique_graphs"], sum(found["graph_break"].values())
+    return graphs, breaks, Counter(found["fusewheel"])

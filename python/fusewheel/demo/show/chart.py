@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fusewheel.demo.report import Report
-from fusewheel.demo.results import Row
+from fusewheel.demo.show.report import Report
+from fusewheel.demo.show.results import Row
 
 _TITLES = {"prefill": "prefill", "decode": "decode", "train": "training step"}
 _COLOURS = {"eager": "#9aa5b1", "inductor": "#5b8db8", "fusewheel": "#e4572e"}

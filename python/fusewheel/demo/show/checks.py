@@ -1,15 +1,15 @@
-"""Do all modes compute the same? Required in fp32 and of its weights in 4 bits, else reported."""
+"""Compares the results of all modes. They must agree in fp32 and for 4-bit weights in fp32."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fusewheel.demo.results import ModeResult
 from fusewheel.demo.settings import INT4, INT4_INT8, Settings
+from fusewheel.demo.show.results import ModeResult
 
 LOSS_TOLERANCE = 1e-4
-# As in the tests of the operators: against float64, at most so many times the error of eager.
+# As in the tests of the operators: at most this many times eager's error, against float64.
 LOGITS_FACTOR = 2.0
 
 
@@ -19,14 +19,14 @@ class Check:
 
     dtype: str
     name: str
-    # Ties between likely tokens may fall either way in bf16: there a difference is no failure.
+    # In bf16, two tokens may be equally likely, and a difference is not a failure.
     required: bool
     equal: bool
     detail: str
 
     @property
     def failed(self) -> bool:
-        """A difference where none is allowed."""
+        """Whether there is a difference that is not allowed."""
         return self.required and not self.equal
 
 
@@ -51,7 +51,7 @@ def run_checks(settings: Settings, results: Sequence[ModeResult]) -> list[Check]
 
 
 def _int4_checks(settings: Settings, results: Sequence[ModeResult]) -> list[Check]:
-    """The blocks hold the numbers of fp32: tokens, losses and logits are compared with those."""
+    """Compares tokens, losses and logits of 4-bit weights with fp32, which has the same weights."""
     found = {(result.dtype, result.mode): result for result in results}
     own = (INT4, settings.reference)
     reference = found.get(("fp32", settings.reference)) or found.get(own)
@@ -59,7 +59,7 @@ def _int4_checks(settings: Settings, results: Sequence[ModeResult]) -> list[Chec
     for result in results:
         if result.dtype not in (INT4, INT4_INT8):
             continue
-        # Activations rounded to int8 are another computation.
+        # With activations rounded to int8, results may differ.
         required = result.dtype == INT4
         if reference is not None and result is not reference:
             if reference.tokens and result.tokens:
@@ -115,7 +115,7 @@ def _compare_losses(reference: ModeResult, result: ModeResult, required: bool) -
         f"{_pair(reference, result)}: loss {actual:.6f} and {expected:.6f}, "
         f"relative difference {error:.1e}"
     )
-    # Written so that a loss that is no number counts as a difference.
+    # Written so that a NaN counts as a difference.
     return Check(result.dtype, "loss", required, error <= LOSS_TOLERANCE, detail)
 
 

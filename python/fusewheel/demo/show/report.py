@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fusewheel.demo import formats
-from fusewheel.demo.checks import Check
-from fusewheel.demo.results import ModeResult, Row
+from fusewheel.demo.models import formats
 from fusewheel.demo.settings import INT4_INT8, LLAMA_CPP, Settings
+from fusewheel.demo.show.checks import Check
+from fusewheel.demo.show.results import ModeResult, Row
 
 SCHEMA_VERSION = 2
 _WIDTH = 96
@@ -18,7 +18,7 @@ _WIDTH = 96
 
 @dataclass(frozen=True)
 class Report:
-    """Everything a run found out."""
+    """All results of a run."""
 
     settings: Settings
     model: dict[str, Any]
@@ -83,7 +83,7 @@ def heading(report: Report) -> str:
     )
     lines = [f"{model.get('name', 'model')}, {size}", cpu, versions]
     if "llama_cpp" in machine:
-        # A wheel is compiled for some level of instructions, and held to it.
+        # A wheel of llama.cpp is compiled for one level of instructions.
         lines.append(f"{LLAMA_CPP} (xllamacpp {machine['xllamacpp']}): {machine['llama_cpp']}")
     return "\n".join(lines)
 
@@ -116,7 +116,7 @@ def formats_table(report: Report) -> str:
 
 
 def notes(report: Report) -> str:
-    """How to read the table, what differs from the full run and what went unexpectedly."""
+    """How to read the table, what differs from the full run, and what was unexpected."""
     settings = report.settings
     at_most = "up to " if settings.time_limit_s else ""
     lines = [
@@ -126,7 +126,7 @@ def notes(report: Report) -> str:
         "times with empty caches.",
     ]
     if settings.baselines:
-        lines.append(f"Ratios are those of {settings.subject}: above 1.00x it does better.")
+        lines.append(f"Ratios are those of {settings.subject}: above 1.00x it is better.")
     if any(row.dtype == "fp32" for row in report.rows):
         lines.append(
             "In fp32 most of a step is matrix multiplication, which is the same in every mode."

@@ -1,4 +1,4 @@
-"""The figures of a run and what is computed from them."""
+"""The figures of a run, and what is computed from them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class PhaseResult:
     first_s: float
     graphs: int
     graph_breaks: int
-    # What the fusewheel backend replaced, if it tells.
+    # What the fusewheel backend replaced, if it says so.
     replacements: dict[str, int] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
-    # It takes so long that one time had to do.
+    # It was timed once, because it takes so long.
     once: bool = False
 
     @property
@@ -43,7 +43,7 @@ class ModeResult:
     mode: str
     phases: dict[str, PhaseResult] = field(default_factory=dict)
     peak_bytes: dict[str, int] = field(default_factory=dict)
-    # False where the peak could only be read for the whole life of the process.
+    # False if the peak could only be read for the whole life of the process.
     peak_is_steady: bool = True
     # The tokens of the first decode burst, and whether all later bursts gave the same.
     tokens: list[int] = field(default_factory=list)
@@ -61,7 +61,7 @@ class ModeResult:
         return None if result is None else result.median_s
 
     def unsteady(self) -> dict[str, float]:
-        """The phases whose repeats differ widely: how many times the fastest the slowest took."""
+        """For phases whose repeats differ widely: the slowest time divided by the fastest."""
         spreads = {
             phase: max(found.seconds) / min(found.seconds)
             for phase, found in self.phases.items()
@@ -70,7 +70,7 @@ class ModeResult:
         return {phase: spread for phase, spread in spreads.items() if spread > STEADY}
 
     def compile_s(self, phases: Sequence[str]) -> float | None:
-        """What the first runs took beyond the steady state; None in eager mode."""
+        """The seconds that the first runs took longer than the median; None in eager mode."""
         if self.mode == "eager":
             return None
         total = 0.0

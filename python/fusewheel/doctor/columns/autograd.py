@@ -5,19 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
+from torch.autograd.gradcheck import GradcheckError, gradcheck
 
 from fusewheel.doctor import traps
 from fusewheel.doctor.case import Case, Tensors, quiet
 from fusewheel.doctor.column import Column, Finding, NotApplicable, applies, differentiable
-from fusewheel.doctor.columns.memory import has_graph
+from fusewheel.doctor.columns.memory import same
 
 THEME = "autograd"
 LARGEST = 200
 
 
 def exact(case: Case) -> Case:
-    """In float64 and small, which finite differences ask for."""
+    """The case in float64, if it is small enough for finite differences."""
     differentiable(case)
     applies(case.size <= LARGEST, f"no sample of at most {LARGEST} elements")
     wide = case.exact
@@ -43,13 +43,13 @@ def _gradient(case: Case) -> None:
         with quiet():
             gradcheck(wide.function, leaves, check_undefined_grad=False)
     except GradcheckError as error:
-        raise Finding(traps.WRONG_GRADIENT, _last_lines(error)) from error
+        raise Finding(traps.WRONG_GRADIENT, last_lines(error)) from error
 
 
 def _connected(case: Case, leaves: Tensors) -> bool:
     with quiet():
         outputs = [o for o in case.function(*leaves) if o.requires_grad]
-        # Of a random combination: a sum may have no gradient (that of a softmax is a constant).
+        # A random combination, because a sum may have no gradient: that of a softmax is constant.
         loss = sum((o * s).sum() for o, s in zip(outputs, case.along(outputs), strict=True))
         assert isinstance(loss, Tensor)
         found = torch.autograd.grad(loss, [leaves[i] for i in case.floating], allow_unused=True)
@@ -57,7 +57,7 @@ def _connected(case: Case, leaves: Tensors) -> bool:
 
 
 def _coarse(case: Case) -> None:
-    """Without float64: the derivative in one direction, roughly."""
+    """For operators without float64: compares the derivative in one direction roughly."""
     case = case.exact
     small = {torch.float16, torch.bfloat16} & {t.dtype for t in case.tensors}
     applies(not small, "takes neither float32 nor float64")
@@ -80,16 +80,6 @@ def _coarse(case: Case) -> None:
         raise Finding(trap, f"derivative in one direction {float(got):.4g}, not {float(want):.4g}")
 
 
-def _second(case: Case) -> None:
-    has_graph(case)
-    wide = exact(case)
-    try:
-        with quiet():
-            gradgradcheck(wide.function, wide.leaves(), check_undefined_grad=False)
-    except GradcheckError as error:
-        raise Finding(traps.WRONG_SECOND, _last_lines(error)) from error
-
-
 def _forward(case: Case) -> None:
     wide = exact(case)
     directions = dict(
@@ -109,7 +99,7 @@ def _forward(case: Case) -> None:
 
 
 def compare_slopes(case: Case, got: Tensors, slope: Tensors) -> None:
-    """Holds tangents of outputs that have gradients against finite differences."""
+    """Compares tangents with finite differences, for outputs that have gradients."""
     wanted = [True] * len(slope)
     if len(slope) == len(case.recorded) and any(case.recorded):
         wanted = list(case.recorded)
@@ -136,16 +126,16 @@ def _without(case: Case) -> None:
         if any(o.requires_grad for o in got):
             raise Finding(traps.INFERENCE, f"records a graph under {mode.__name__}")
         with torch.inference_mode():
-            torch.testing.assert_close(got, want, equal_nan=True)
+            same(got, want, traps.INFERENCE)
 
 
-def _last_lines(error: BaseException) -> str:
+def last_lines(error: BaseException) -> str:
+    """The end of a long message, where gradcheck puts the numbers."""
     return str(error).strip()[-600:]
 
 
 COLUMNS = (
     Column("gradient", THEME, "first derivatives (gradcheck)", _gradient),
-    Column("second", THEME, "second derivatives (gradgradcheck)", _second),
     Column("forward mode", THEME, "dual tensors", _forward),
     Column("no grad", THEME, "no_grad and inference_mode", _without, most=1, trap=traps.INFERENCE),
 )

@@ -1,4 +1,4 @@
-"""Compiled ahead of time, and run by a C++ program in which there is no Python."""
+"""AOTInductor packages and TorchScript files, also in a C++ program without Python."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fusewheel._torch import inductor
+from fusewheel._torch.dispatcher import registrations
 from fusewheel.doctor import program, traps
 from fusewheel.doctor.case import Case, Tensors, quiet
 from fusewheel.doctor.column import Column, Elsewhere, Finding, NotApplicable, applies
@@ -23,14 +25,14 @@ THEME = "deployment"
 
 
 class _All(torch.nn.Module):
-    """One module of many cases, because compiling one takes nearly as long."""
+    """One module for many cases, because compiling a module for one case takes nearly as long."""
 
     def __init__(self, cases: Sequence[Case]) -> None:
         super().__init__()
         self.cases = cases
 
     def forward(self, *tensors: Tensor) -> Tensors:
-        """The results of all, of the tensors of all."""
+        """The results of all cases, from the tensors of all cases."""
         results: list[Tensor] = []
         for case, given in zip(self.cases, _split(self.cases, tensors), strict=True):
             results += case.function(*given)
@@ -50,30 +52,28 @@ def _inputs(cases: Sequence[Case]) -> Tensors:
 
 
 def _results(cases: Sequence[Case], together: Sequence[Tensor]) -> list[Tensors]:
-    """Of each case, from those of all."""
+    """The results of each case, from the results of all cases."""
     rest = iter(together)
     return [tuple(next(rest) for _ in case.results()) for case in cases]
 
 
 @contextmanager
 def _package(cases: Sequence[Case]) -> Iterator[Path]:
-    """A package of AOTInductor, while the region lasts."""
-    import torch._inductor.config as config
-
+    """An AOTInductor package, which exists during the block."""
     for case in cases:
         applies(not case.subject.random, "random")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.pt2"
-        # Processes that compile would outlive this one, which the doctor forks.
-        with quiet(), config.patch(compile_threads=1):
+        # No processes for compiling: they would outlive this process, which the doctor forked.
+        with quiet(), inductor.configured(compile_threads=1):
             exported = torch.export.export(_All(cases), _inputs(cases), strict=False)
-            torch._inductor.aoti_compile_and_package(exported, package_path=str(path))
+            inductor.package(exported, str(path))
         yield path
 
 
 def _in_python(cases: Sequence[Case]) -> list[Tensors]:
     with _package(cases) as path, quiet():
-        loaded = torch._inductor.aoti_load_package(str(path))
+        loaded = inductor.load_package(str(path))
         loaded(*_inputs(cases))
         again = loaded(*_inputs(cases))
     return _results(cases, again)
@@ -83,7 +83,7 @@ def _needs_no_python(cases: Sequence[Case]) -> None:
     for case in cases:
         schema = case.subject.schema
         if schema is not None:
-            dump = torch._C._dispatch_dump(f"{schema.name}.{schema.overload_name}".rstrip("."))
+            dump = registrations(f"{schema.name}.{schema.overload_name}".rstrip("."))
             origin = next(line for line in dump.splitlines() if line.startswith("debug:"))
             applies(".py:" not in origin, "defined in Python")
         applies(all(t.device.type == "cpu" for t in case.tensors), "the program is for a CPU")

@@ -1,4 +1,4 @@
-"""What only a GPU shows."""
+"""Columns that need a GPU."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _on_gpu(case: Case) -> Case:
 
 
 def _graph(case: Case) -> None:
-    """Captured, and replayed over other values."""
+    """Captures a CUDA graph and replays it with other values."""
     applies(not case.subject.random, "random")
     case = _on_gpu(case)
     tensors = [t.clone() for t in case.tensors]

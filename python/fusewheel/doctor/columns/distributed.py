@@ -1,4 +1,4 @@
-"""A group of processes: distributed tensors, and parameters of which each process keeps a piece."""
+"""Groups of processes: DTensor, and parameters that are cut into pieces by FSDP2."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 THEME = "distributed"
 SIZE = 2
-# For each operator; a process waits for another one that failed.
+# The time for each operator: without it, a process would wait for one that failed.
 SECONDS = 60.0
 FACTOR = 0.75
 Check = Callable[[Case, "DeviceMesh"], None]
-# An exception to be raised by who asked, or nothing.
+# An exception for the calling process to raise, or None.
 Verdict = tuple[type[Exception], tuple[Any, ...]] | None
 
 
 def in_a_group(check: Check, cases: Sequence[Case]) -> list[Verdict]:
-    """What a check says of each case in the first of some processes, forked from this one."""
-    # Here once, not in every process: it takes seconds.
+    """The verdict of a check for each case, from the first process of a group that is forked."""
+    # Imported here once and not in every process, because it takes seconds.
     importlib.import_module("torch.distributed.tensor")
     context: Any = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
@@ -92,7 +92,7 @@ def _work(check: Check, cases: Sequence[Case], rank: int, path: Path) -> None:
     verdicts = [_verdict(check, case, mesh) for case in cases]
     if rank == 0:
         torch.save(verdicts, path / "verdicts")
-    # Without this the first of them may end while others still talk to it.
+    # Otherwise the first process may end while others still communicate with it.
     dist.barrier()
     os._exit(0)
 
@@ -112,7 +112,7 @@ def _verdict(check: Check, case: Case, mesh: DeviceMesh) -> Verdict:
 
 
 def _dtensor(case: Case, mesh: DeviceMesh) -> None:
-    """Whole on every process, then each tensor cut along each of its dimensions."""
+    """Tensors that are whole in all processes; then each tensor cut along each dimension."""
     want = case.results()
     wanted = gradients(case) if _has_graph(case) else ()
     for cut, tensors in _spread(case, mesh):
@@ -120,7 +120,7 @@ def _dtensor(case: Case, mesh: DeviceMesh) -> None:
         try:
             same(tuple(map(_whole, spread.results())), want, traps.WRONG_SHARDING)
         except RuntimeError:
-            # A copy would be written in vain, so that what is written may have to stay whole.
+            # A written tensor may have to stay whole, because a write to a copy would be lost.
             if cut not in case.written:
                 raise
             continue
@@ -160,7 +160,7 @@ def _whole(tensor: Tensor) -> Tensor:
 
 
 def _gradients(case: Case, mesh: DeviceMesh) -> Tensors:
-    """As of ordinary tensors: of the sum of squares of all outputs."""
+    """The gradients of the sum of squares of all outputs, as for ordinary tensors."""
     from torch.distributed.tensor import Replicate, distribute_tensor
 
     leaves = case.leaves()
@@ -178,8 +178,8 @@ def _gradients(case: Case, mesh: DeviceMesh) -> Tensors:
 
 
 def _fully_sharded(case: Case, mesh: DeviceMesh) -> None:
-    """The operator's tensors are parameters, gathered for forward and again for backward; twice,
-    with other values.
+    """The operator's tensors are parameters, which are gathered for forward and for backward. Runs
+    twice, with other values.
     """
     from torch.distributed.fsdp import fully_shard
 

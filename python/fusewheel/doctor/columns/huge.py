@@ -1,4 +1,4 @@
-"""More elements than 32 bits count."""
+"""Tensors with more than 2^31 elements."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from fusewheel.doctor.column import Column, Finding, Refused, applies
 
 THEME = "eager"
 MANY = 2**31
-# Sets of dimensions to look at, and the part of them that is tried to measure memory.
+# The number of sets of dimensions to try, and the part of a set that is used to measure memory.
 SETS = 5000
 PART = 32
-# Dimensions that grow together, each as a tensor's number and its own.
+# Dimensions that grow together; each is the index of a tensor and of a dimension.
 Way = tuple[tuple[int, int], ...]
 
 
 def _huge(case: Case) -> None:
-    """A tensor of zeros with the case at its end gives what the case gives, at its end."""
+    """A tensor of zeros with the case at its end must give the results of the case at its end."""
     applies(not case.subject.random, "random")
     applies(all(t.device.type == "cpu" for t in case.tensors), "not on a CPU")
     applies(_free() > 0, "the system does not tell what memory is used")
     applies(any(bool(r.any()) for r in case.results()), "gives nothing but zeros")
-    # In float64, where a few zeros that change a little are seen: more of them change more.
+    # In float64, so that small changes by a few zeros show; more zeros would change more.
     ways = list(_ways(case.exact))
     applies(bool(ways), "zeros before its arguments change the results")
     case = _narrow(case)
@@ -53,7 +53,7 @@ def _huge(case: Case) -> None:
 
 
 def _narrow(case: Case) -> Case:
-    """In bfloat16, but for as few tensors as the operator wants otherwise: half of the memory."""
+    """The case in bfloat16, to halve the memory; tensors that need another dtype keep it."""
     floating = [i for i in case.floating if case.tensors[i].element_size() > 2]
     for count in range(3):
         for wide in itertools.combinations(floating, count):
@@ -69,8 +69,8 @@ def _narrow(case: Case) -> Case:
 
 
 def _ways(case: Case) -> Iterator[Way]:
-    """The smallest sets of dimensions that can grow without another result, until every tensor that
-    can has grown.
+    """The smallest sets of dimensions that can grow without changing the results, until every
+    tensor that can grow is in one.
     """
     dims = [(i, d) for i, t in enumerate(case.tensors) for d in range(t.dim()) if t.numel()]
     sets = (itertools.combinations(dims, count + 1) for count in range(len(dims)))
@@ -108,7 +108,7 @@ def _grown(case: Case, way: Way, times: int) -> Case:
 
 
 def _zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Zeros that take memory only where they are written: the rest is a page of the system's."""
+    """Zeros that need memory only where they are written to."""
     size = math.prod(shape) * dtype.itemsize
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):  # there are large pages in most kernels
@@ -121,10 +121,10 @@ def _end(tensor: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def _kept(case: Case, way: Way, times: int) -> bool:
-    """Whether the results end with those of the case.
+    """Whether the results end with the results of the case.
 
     Raises:
-        RuntimeError, ValueError, TypeError, IndexError, NotImplementedError: the operator does.
+        RuntimeError, ValueError, TypeError, IndexError, NotImplementedError: the operator's errors.
     """
     for old, new in zip(case.results(), _grown(case, way, times).results(), strict=True):
         if old.dim() != new.dim() or any(
@@ -132,7 +132,7 @@ def _kept(case: Case, way: Way, times: int) -> bool:
         ):
             return False
         try:
-            # Not the same bits: what is summed may be summed in another order.
+            # Not compared bit by bit, because sums may be in another order.
             torch.testing.assert_close(_end(new, old.shape), old, equal_nan=True)
         except AssertionError:
             return False
@@ -140,16 +140,16 @@ def _kept(case: Case, way: Way, times: int) -> bool:
 
 
 def _times(case: Case, way: Way) -> int:
-    """How often a dimension must be there so that the last time is beyond that many elements."""
+    """How often a dimension must be repeated to have its last repetition beyond 2^31 elements."""
     twice = _grown(case, way, 2)
     old, new = ([t.numel() for t in (*c.tensors, *c.results())] for c in (case, twice))
-    # A tensor of which two dimensions grow becomes four times as large.
+    # A tensor with two growing dimensions becomes four times as large.
     growing = [(a, math.log2(b / a)) for a, b in zip(old, new, strict=True) if b > a]
     return min(int((MANY / size) ** (1 / power)) + 2 for size, power in growing)
 
 
 def _needed(case: Case, way: Way, times: int) -> int:
-    """Bytes that should be free: a quarter more than it takes, as a part of it tells."""
+    """The bytes that should be free: a quarter more than a measurement with a part says."""
     part = times // PART + 2
     grown = _grown(case, way, part)
     _forget_peak()
@@ -159,7 +159,7 @@ def _needed(case: Case, way: Way, times: int) -> int:
 
 
 def _free() -> int:
-    """Bytes that programs may still take; none where the system does not tell what is used."""
+    """The bytes of free memory; 0 if the system does not say."""
     try:
         _forget_peak()
         return 1024 * _kilobytes("meminfo", "MemAvailable")

@@ -1,4 +1,4 @@
-"""Tensors that do not lie in a row: gaps, permutations, repeated and overlapping elements."""
+"""Tensors that are not contiguous: gaps, permutations, repeated and overlapping elements."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ THEME = "layouts"
 
 
 def gaps(tensor: Tensor) -> Tensor:
-    """The same values with another value between any two of them."""
+    """The same values, with another value between any two of them."""
     base = torch.empty([2 * s + 1 for s in tensor.shape], dtype=tensor.dtype, device=tensor.device)
-    # Read, this shows: NaN spreads, and where there is none a one is no less foreign.
+    # Reading these values shows: NaN spreads; integer tensors, which have no NaN, get ones.
     base.fill_(float("nan") if tensor.is_floating_point() else 1)
     view = base[tuple(slice(1, None, 2) for _ in tensor.shape)]
     return view.copy_(tensor)
 
 
 def permuted(tensor: Tensor) -> Tensor:
-    """The same values, the first dimension innermost in memory."""
+    """The same values, with the first dimension innermost in memory."""
     order = [*range(1, tensor.dim()), 0]
     back = sorted(range(tensor.dim()), key=order.__getitem__)
     return tensor.permute(order).contiguous().permute(back)
 
 
 def expanded(tensor: Tensor) -> Tensor:
-    """The first row over and over, in the place of the others."""
+    """The first row, repeated in place of the others."""
     return tensor[:1].expand(tensor.shape)
 
 
 def overlapping(tensor: Tensor) -> Tensor:
-    """Rows that begin one element after the other."""
+    """Rows that overlap: each begins one element after the previous one."""
     columns = tensor[0].numel()
     base = tensor.flatten()[: columns + tensor.shape[0] - 1].clone()
     strides = (1, *torch.empty(tensor.shape[1:], device="meta").stride())
@@ -74,7 +74,7 @@ def _layout(change: Callable[[Tensor], Tensor], least: int) -> Callable[[Case], 
 
 
 def _written(case: Case) -> None:
-    """What is written may have gaps, and the gaps stay; repeated elements are refused."""
+    """A written tensor may have gaps, which must not change; repeated elements are refused."""
     applies(bool(case.written), "writes nothing")
     want = case.results()
     index = case.written[0]
@@ -87,7 +87,10 @@ def _written(case: Case) -> None:
         case.subject.call(*case.given(tensors))
     except REFUSALS as error:
         raise Refused(str(error).split("\n")[0]) from error
-    torch.testing.assert_close(view.clone(), want[-len(case.written)], equal_nan=True)
+    try:
+        torch.testing.assert_close(view.clone(), want[-len(case.written)], equal_nan=True)
+    except AssertionError as error:
+        raise Finding(traps.STRIDES, str(error)) from error
     view.copy_(torch.zeros_like(view))
     rest = base.nan_to_num(nan=1.0) if base.is_floating_point() else base
     if int((rest == 0).sum()) != view.numel():

@@ -1,4 +1,4 @@
-"""Other processes: forked and spawned."""
+"""Runs operators in forked and spawned processes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Call = tuple[str, str, tuple[Any, ...]]
 
 
 def call_of(case: Case) -> Call:
-    """A call that can be pickled: name, overload, arguments."""
+    """A call in a form that can be pickled: name, overload, arguments."""
     op = overload(case)
     return op._schema.name, op._overloadname, case.given([t.clone() for t in case.tensors])
 
 
 def elsewhere(cases: Sequence[Case], method: str) -> list[Tensors]:
-    """Results of cases from a process that was started by that method."""
+    """The results of cases in a process that is started by this method."""
     context: Any = multiprocessing.get_context(method)
     modules = [m for case in cases for m in case.subject.modules]
     with tempfile.TemporaryDirectory() as folder:

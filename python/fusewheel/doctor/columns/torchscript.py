@@ -19,14 +19,14 @@ THEME = "TorchScript"
 
 
 def traced(case: Case) -> Any:
-    """A module of the function of its tensors."""
+    """A module that calls the operator with its tensors."""
     applies(not case.subject.random, "random")
     with quiet():
         return torch.jit.trace(Module(case).eval(), own(case), check_trace=False)
 
 
 def _holds(module: Any, case: Case) -> None:
-    """The graph gives what eager gives, for other values than it was traced with too."""
+    """The graph must give eager's results, also for other values than it was traced with."""
     other = case.other_values()
     for one in (case, other):
         with quiet(), torch.no_grad():

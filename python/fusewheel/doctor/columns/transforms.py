@@ -1,4 +1,4 @@
-"""torch.func, each transform against a loop, autograd or finite differences."""
+"""The transforms of torch.func, compared with a loop, autograd or finite differences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LARGEST = 100
 
 
 def _raising(trap: Trap, run: Callable[[], Any]) -> Any:
-    """Runs a transform; without a rule its error is that trap's."""
+    """Runs a transform; an error means the mistake `trap`."""
     try:
         with quiet():
             return run()
@@ -130,10 +130,10 @@ def _hessian(case: Case) -> None:
 
 
 def _batches(case: Case) -> list[tuple[int, ...]]:
-    """Which tensors get a batch dimension: all, and each alone."""
+    """The sets of tensors that get a batch dimension: all of them, and each one alone."""
     applies(not case.subject.random, "random")
     applies(bool(case.floating), "no floating tensor")
-    # What is written cannot take a batch that it has no room for.
+    # A written tensor without a batch dimension has no room for a batch.
     alone = [(i,) for i in case.floating] if not case.written else []
     return [case.floating, *alone] if len(case.floating) > 1 else [case.floating]
 
@@ -141,7 +141,7 @@ def _batches(case: Case) -> list[tuple[int, ...]]:
 def _stacked(case: Case, which: tuple[int, ...]) -> tuple[list[Tensor], list[int | None]]:
     other = case.other_values().tensors
     tensors = [
-        # Other values, another order, another mean: what mixes rows shows.
+        # Samples differ in values, order and mean, so that mixing them shows.
         torch.stack([a, b, a * 0.5]) if i in which else a
         for i, (a, b) in enumerate(zip(case.tensors, other, strict=True))
     ]
@@ -153,7 +153,7 @@ def _row(tensors: list[Tensor], dims: list[int | None], row: int) -> list[Tensor
 
 
 def _vmap(case: Case) -> None:
-    case = case.exact  # a batch rounds otherwise than its rows
+    case = case.exact  # in float64, because a batch may round differently than its samples
     for which in _batches(case):
         tensors, dims = _stacked(case, which)
         batched = func.vmap(case.function, tuple(dims))
@@ -174,7 +174,7 @@ def _vmap_grad(case: Case) -> None:
 
 
 def module_of(case: Case) -> torch.nn.Module:
-    """A module that has the floating tensors as parameters and gives a loss."""
+    """A module that has the floating tensors as parameters and returns a loss."""
 
     class Module(torch.nn.Module):
         def __init__(self) -> None:
@@ -189,7 +189,7 @@ def module_of(case: Case) -> torch.nn.Module:
 
 
 def _functional_call(case: Case) -> None:
-    """A module's parameters, replaced and differentiated."""
+    """Replaces a module's parameters and differentiates with respect to them."""
     has_graph(case)
     module = module_of(case)
     for parameter in module.parameters():

@@ -1,4 +1,4 @@
-"""Plain calls: same bits again, from any thread, as the schema says."""
+"""Plain calls: the same bits each time and in each thread, and what the schema declares."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
+from fusewheel._torch.dispatcher import has_kernel, registrations
 from fusewheel.doctor import traps
 from fusewheel.doctor.case import REFUSALS, Case, Tensors, quiet
 from fusewheel.doctor.column import Column, Finding, Refused, applies
@@ -19,7 +20,7 @@ THEME = "eager"
 
 
 def equal(a: Tensors, b: Tensors) -> bool:
-    """Whether all bits are, except that any NaN is one."""
+    """Whether all bits are equal; any two NaN count as equal."""
     return len(a) == len(b) and all(
         x.shape == y.shape and x.dtype == y.dtype and bool(((x == y) | ((x != x) & (y != y))).all())
         for x, y in zip(a, b, strict=True)
@@ -32,9 +33,9 @@ def _eager(case: Case) -> None:
 
 def _registration(case: Case) -> None:
     applies(case.subject.schema is not None, "not a dispatcher operator")
-    dump = torch._C._dispatch_dump(_qualified(case))
+    dump = registrations(_qualified(case))
     twice = [line.split(" ")[0] for line in dump.splitlines() if "(inactive)" in line]
-    # A fake may take the place of another, as PyTorch's own decompositions do.
+    # A fake may replace another one, as PyTorch's decompositions do.
     twice = [key for key in twice if not key.startswith("Meta")]
     if twice:
         raise Finding(traps.DOUBLE, f"a second kernel hides the first one: {', '.join(twice)}")
@@ -84,14 +85,14 @@ def _threads(case: Case) -> None:
 
 
 def _free_threads(case: Case) -> None:
-    """The same where no lock serves one thread after the other."""
+    """The same without Python's global lock, which runs one thread after the other."""
     locked = getattr(sys, "_is_gil_enabled", lambda: True)()
     applies(not locked, "this Python has a global lock")
     _threads(case)
 
 
 def _schema(case: Case) -> None:
-    """Writes and aliases are as declared, and a write bumps the version."""
+    """Writes and aliases must be as declared, and a write must increment the version."""
     given = case.given([t.clone() for t in case.tensors])
     tensors = [t for t in tree_flatten(given)[0] if isinstance(t, Tensor)]
     before = [(t.clone(), t._version) for t in tensors]
@@ -114,17 +115,15 @@ def _schema(case: Case) -> None:
 
 
 def share(a: Tensor, b: Tensor) -> bool:
-    """Whether they lie in one memory."""
+    """Whether two tensors share memory."""
     return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
 
 
 def _declared_aliases(case: Case) -> set[int]:
-    """Tensors that the schema lets outputs be; those of a composite it says nothing about."""
+    """The tensors that outputs may alias by the schema; all of them for a composite."""
     schema = case.subject.schema
     assert schema is not None
-    if torch._C._dispatch_has_kernel_for_dispatch_key(
-        _qualified(case), "CompositeImplicitAutograd"
-    ):
+    if has_kernel(_qualified(case), "CompositeImplicitAutograd"):
         return set(range(len(case.tensors)))
     found, index = set(), 0
     for argument, value in zip(schema.arguments, case.arguments, strict=False):
@@ -137,7 +136,7 @@ def _declared_aliases(case: Case) -> set[int]:
 
 
 def _scalars(case: Case) -> None:
-    """A float argument counts in all its digits."""
+    """All digits of a float argument must count."""
     schema = case.subject.schema
     applies(schema is not None, "not a dispatcher operator: no schema")
     assert schema is not None
@@ -166,7 +165,7 @@ def _with(case: Case, index: int, value: float) -> Tensors | None:
 
 
 def smaller(case: Case, size: int) -> Iterator[Case]:
-    """The case with some dimensions, all of one size, made `size`."""
+    """The case with all dimensions of one size changed to `size`."""
     for old in dict.fromkeys(s for t in case.tensors for s in t.shape):
         if old != size:
             resized = case.resized(old, size)
@@ -205,7 +204,8 @@ def _zero_dim(case: Case) -> None:
         want = rows.results()
     except REFUSALS:
         return
-    # One element is one element; what else a 0-dim tensor may mean, the operator defines.
+    # If all results have no dimension, they must be equal to those of tensors of shape [1].
+    # Otherwise the operator defines what a tensor without dimensions means.
     if not case.subject.random and all(t.dim() == 0 for t in results):
         for a, b in zip(results, want, strict=True):
             if b.shape == (1,) and not equal((a,), (b[0],)):

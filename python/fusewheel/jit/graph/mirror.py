@@ -1,9 +1,9 @@
-"""A TorchScript graph as an FX graph, for the matchers that `fusewheel.compiler` has.
+"""Converts a TorchScript graph to an FX graph, for the matchers of `fusewheel.compiler`.
 
-Each operation becomes a call of the same overload, as `torch.export` writes it, with an example
-value: the graph is run once on fake tensors. Lists, tuples and constants become the arguments
-they are. What is not understood becomes an opaque call without a value, which nothing matches and
-which is taken to write to all that it reads.
+Each operation becomes a call of the same overload, as `torch.export` writes it. Running the graph
+once on fake tensors gives the example values. Lists, tuples and constants become arguments. A node
+that is not understood becomes an opaque call without a value: nothing matches it, and it counts as
+writing to everything that it reads.
 """
 
 from __future__ import annotations
@@ -19,17 +19,25 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from fusewheel.compiler.metadata import value_of
-
-from .nodes import captured, is_changed, is_pure, location, overload_of, spelled
-from .numbers import ARITHMETIC, CONCRETE, PROPERTIES, SAME, Number
-from .passes import CONTAINERS
+from fusewheel._torch import jit
+from fusewheel._torch.overloads import OpOverload
+from fusewheel.compiler.ir.metadata import value_of
+from fusewheel.jit.graph.nodes import (
+    captured,
+    is_changed,
+    is_pure,
+    location,
+    overload_of,
+    spelled,
+)
+from fusewheel.jit.graph.numbers import ARITHMETIC, CONCRETE, PROPERTIES, SAME, Number
+from fusewheel.jit.graph.passes import CONTAINERS
 
 _UNKNOWN = object()
 
 
 def opaque(*arguments: Any) -> Any:
-    """Stands for what is not understood."""
+    """Stands for a node that is not understood."""
     raise NotImplementedError("it only stands in a graph")
 
 
@@ -40,41 +48,41 @@ class Mirror:
     Attributes:
         source: the TorchScript graph.
         module: the FX graph.
-        pairs: the nodes that have a counterpart, in order.
-        values: of an FX node, the value that it mirrors.
-        settled: values that are known numbers under the assumptions about the inputs.
+        pairs: the nodes of both graphs that belong together, in order.
+        values: for an FX node, the TorchScript value that it stands for.
+        settled: values that are known numbers if the assumptions about the inputs hold.
     """
 
-    source: torch._C.Graph
+    source: jit.Graph
     module: GraphModule
-    pairs: list[tuple[torch._C.Node, Node]]
-    values: dict[Node, torch._C.Value]
-    settled: list[tuple[torch._C.Value, bool | int | float]]
+    pairs: list[tuple[jit.Node, Node]]
+    values: dict[Node, jit.Value]
+    settled: list[tuple[jit.Value, bool | int | float]]
 
 
-def mirror(source: torch._C.Graph, inputs: Sequence[Any], fake_mode: Any) -> Mirror:
-    """Mirror a graph.
+def mirror(source: jit.Graph, inputs: Sequence[Any], fake_mode: Any) -> Mirror:
+    """Convert a graph.
 
     Args:
-        source: the graph; it is left as it is.
-        inputs: example values of its inputs, tensors being fake; `...` where there is none.
+        source: the TorchScript graph, which is not changed.
+        inputs: example values of its inputs, with fake tensors; `...` for an input without one.
         fake_mode: the mode of the fake tensors.
     """
     return _Builder(source, fake_mode).run(inputs)
 
 
 class _Builder:
-    def __init__(self, source: torch._C.Graph, fake_mode: Any) -> None:
+    def __init__(self, source: jit.Graph, fake_mode: Any) -> None:
         self._fake = fake_mode
         self._graph = Graph()
-        # By the number of a value: what stands for it in the FX graph, and where that is a plain
-        # number in place of a tensor without dimensions, the tensor.
+        # By the number of a TorchScript value: what stands for it in the FX graph; and, if that is
+        # a Python number in place of a tensor without dimensions, the tensor.
         self._arguments: dict[int, Any] = {}
         self._tensors: dict[int, Tensor] = {}
         self._source = source
-        self._pairs: list[tuple[torch._C.Node, Node]] = []
-        self._values: dict[Node, torch._C.Value] = {}
-        self._settled: list[tuple[torch._C.Value, bool | int | float]] = []
+        self._pairs: list[tuple[jit.Node, Node]] = []
+        self._values: dict[Node, jit.Value] = {}
+        self._settled: list[tuple[jit.Value, bool | int | float]] = []
 
     def run(self, inputs: Sequence[Any]) -> Mirror:
         for value, example in zip(self._source.inputs(), inputs, strict=True):
@@ -87,20 +95,20 @@ class _Builder:
         module = GraphModule(torch.nn.Module(), self._graph)
         return Mirror(self._source, module, self._pairs, self._values, self._settled)
 
-    def _input(self, value: torch._C.Value, example: Any) -> None:
+    def _input(self, value: jit.Value, example: Any) -> None:
         if example is ... or isinstance(example, (Tensor, torch.SymInt, list, tuple)):
             node = self._graph.placeholder(f"input_{value.unique()}")
             self._define(value, node, _UNKNOWN if example is ... else example)
         else:
             self._arguments[value.unique()] = example
 
-    def _define(self, value: torch._C.Value, node: Node, result: Any) -> None:
+    def _define(self, value: jit.Value, node: Node, result: Any) -> None:
         if result is not _UNKNOWN:
             node.meta["example_value"] = result
         self._arguments[value.unique()] = node
         self._values[node] = value
 
-    def _visit(self, node: torch._C.Node) -> None:
+    def _visit(self, node: jit.Node) -> None:
         kind = node.kind()
         if kind == "prim::Constant":
             self._constant(node)
@@ -119,7 +127,7 @@ class _Builder:
         else:
             self._compute(node)
 
-    def _constant(self, node: torch._C.Node) -> None:
+    def _constant(self, node: jit.Node) -> None:
         value = node.output()
         constant = value.toIValue()
         if isinstance(constant, Tensor):
@@ -135,7 +143,7 @@ class _Builder:
             return
         self._arguments[value.unique()] = constant
 
-    def _unpack(self, node: torch._C.Node) -> None:
+    def _unpack(self, node: jit.Node) -> None:
         whole = self._arguments[node.inputsAt(0).unique()]
         if isinstance(whole, (list, tuple)) and len(whole) == node.outputsSize():
             for value, item in zip(node.outputs(), whole, strict=True):
@@ -146,7 +154,7 @@ class _Builder:
             return
         self._items(node, whole, list(node.outputs()))
 
-    def _index(self, node: torch._C.Node) -> None:
+    def _index(self, node: jit.Node) -> None:
         whole, index = (self._arguments[value.unique()] for value in node.inputs())
         results = value_of(whole) if isinstance(whole, Node) else whole
         if not isinstance(results, (list, tuple)) or not isinstance(index, int):
@@ -160,7 +168,7 @@ class _Builder:
             self._define(node.output(), item, results[index])
             self._note(node, item)
 
-    def _items(self, node: torch._C.Node, whole: Node, values: Sequence[torch._C.Value]) -> None:
+    def _items(self, node: jit.Node, whole: Node, values: Sequence[jit.Value]) -> None:
         results = value_of(whole)
         known = isinstance(results, (list, tuple)) and len(results) == len(values)
         for index, value in enumerate(values):
@@ -172,8 +180,8 @@ class _Builder:
                 self._define(value, item, result)
                 self._note(node, item)
 
-    def _compute(self, node: torch._C.Node) -> None:
-        """An operation: on numbers in Python, on tensors by its overload."""
+    def _compute(self, node: jit.Node) -> None:
+        """Convert an operation: on numbers to Python, on tensors to its overload."""
         if node.kind() == "prim::If":
             self._condition(node)
         overload = overload_of(node)
@@ -201,26 +209,26 @@ class _Builder:
                 call.meta["example_value"] = result
             self._items(node, call, list(node.outputs()))
 
-    def _note(self, node: torch._C.Node, call: Node) -> None:
+    def _note(self, node: jit.Node, call: Node) -> None:
         call.meta["stack_trace"] = location(node)
         self._pairs.append((node, call))
 
-    def _settle(self, value: torch._C.Value, number: bool | int | float) -> None:
+    def _settle(self, value: jit.Value, number: bool | int | float) -> None:
         self._arguments[value.unique()] = number
         self._settled.append((value, number))
 
-    def _condition(self, node: torch._C.Node) -> None:
+    def _condition(self, node: jit.Node) -> None:
         condition = node.inputsAt(0)
         known = self._read(condition)
         if isinstance(known, (bool, torch.SymBool)):
-            # A guard, where it depends on sizes.
+            # If it depends on sizes, this is a guard.
             self._settled.append((condition, bool(known)))
 
-    def _read(self, value: torch._C.Value) -> Any:
-        """What is known of a value, numbers standing for tensors without dimensions."""
+    def _read(self, value: jit.Value) -> Any:
+        """The example of a value; a tensor without dimensions may be given as a number."""
         return map_arg(self._arguments[value.unique()], _known)
 
-    def _in_python(self, node: torch._C.Node) -> Any:
+    def _in_python(self, node: jit.Node) -> Any:
         kind = node.kind()
         values = [self._read(value) for value in node.inputs()]
         function = PROPERTIES.get(kind)
@@ -234,8 +242,8 @@ class _Builder:
         except Exception:
             return _UNKNOWN
 
-    def _on_tensors(self, node: torch._C.Node, overload: torch._ops.OpOverload) -> Any:
-        def known(value: torch._C.Value) -> Any:
+    def _on_tensors(self, node: jit.Node, overload: OpOverload) -> Any:
+        def known(value: jit.Value) -> Any:
             return self._tensors.get(value.unique(), self._read(value))
 
         values = [known(value) for value in node.inputs()]
@@ -243,13 +251,13 @@ class _Builder:
             return _UNKNOWN
         try:
             arguments, options = spelled(overload, values)
-            # The C++ of matmul asks for numbers before torch 2.13; its Python takes symbols.
+            # Before torch 2.13 the C++ of matmul needs numbers; its Python takes symbolic sizes.
             with self._fake, enable_python_dispatcher(), torch.no_grad():
                 return overload(*arguments, **options)
-        except Exception:  # whatever the operation refuses, or cannot tell without its data
+        except Exception:  # the operation refuses its arguments, or needs their data
             return _UNKNOWN
 
-    def _opaque(self, node: torch._C.Node) -> None:
+    def _opaque(self, node: jit.Node) -> None:
         read = [self._arguments.get(unique) for unique in captured(node)]
         call = self._graph.call_function(dict if is_pure(node) else opaque, (*read,))
         self._note(node, call)

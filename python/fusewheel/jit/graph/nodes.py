@@ -1,4 +1,4 @@
-"""What a node of a TorchScript graph says: its operation, what it reads, what it may write."""
+"""Facts about a node of a TorchScript graph: its operation, what it reads, what it may write."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from typing import Any
 
 import torch
 
-from .numbers import enumerated
-from .passes import is_top_level
+from fusewheel._torch import jit
+from fusewheel._torch.overloads import OpOverload
+from fusewheel.jit.graph.numbers import enumerated
+from fusewheel.jit.graph.passes import is_top_level
 
 _SCHEMA = re.compile(r"(\w+)::(\w+)(?:\.(\w+))?\(")
-# Tracing writes where a node comes from in another form than scripting and Python.
+# Tracing writes the source line of a node in another form than scripting and Python.
 _TRACED = re.compile(r"^(.+):(\d+):\d+$", re.MULTILINE)
 
 
-def overload_of(node: torch._C.Node) -> torch._ops.OpOverload | None:
-    """The overload that a node calls; None where it calls none, or has blocks."""
+def overload_of(node: jit.Node) -> OpOverload | None:
+    """The overload that a node calls; None if it calls none, or has blocks."""
     found = _SCHEMA.match(node.schema()) if node.schema() != "(no schema)" else None
     if found is None or any(True for _ in node.blocks()):
         return None
     namespace, name, overload = found.groups()
     try:
         packet = getattr(getattr(torch.ops, namespace), name)
-        result: torch._ops.OpOverload = getattr(packet, overload or "default")
+        result: OpOverload = getattr(packet, overload or "default")
     except AttributeError:
         return None
     return result
 
 
-def spelled(
-    overload: torch._ops.OpOverload, values: Sequence[Any]
-) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments as Python writes them: without those that have their default.
+def spelled(overload: OpOverload, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a call in Python: without those that have their default.
 
     Raises:
-        LookupError: if a number stands for a dtype, a layout or a format that is not known.
+        LookupError: if a number stands for an unknown dtype, layout or memory format.
     """
     arguments: list[Any] = []
     options: dict[str, Any] = {}
@@ -59,7 +59,7 @@ def _equals(value: Any, default: Any) -> bool:
     return isinstance(value, plain) and type(value) is type(default) and value == default
 
 
-def captured(node: torch._C.Node) -> list[int]:
+def captured(node: jit.Node) -> list[int]:
     """The values that a node and the blocks in it read."""
     found: dict[int, None] = {}
     todo = [node]
@@ -72,8 +72,8 @@ def captured(node: torch._C.Node) -> list[int]:
     return list(found)
 
 
-def location(node: torch._C.Node) -> str:
-    """The model's line that a node comes from, as Python's tracebacks have it."""
+def location(node: jit.Node) -> str:
+    """The line of the model that a node comes from, written as in a Python traceback."""
     return _TRACED.sub(r'File "\1", line \2', str(node.sourceRange()))
 
 
@@ -86,29 +86,37 @@ _PURE = frozenset(
 )
 
 
-def is_pure(node: torch._C.Node) -> bool:
+def is_pure(node: jit.Node) -> bool:
     """Whether a node is a dictionary, a branch or a loop in which nothing is written."""
     kinds = ("prim::DictConstruct", "prim::If", "prim::Loop")
-    return node.kind() in kinds and all(map(_writes_nothing, _inside(node)))
+    return node.kind() in kinds and all(map(_writes_nothing, inside(node)))
 
 
-def _writes_nothing(node: torch._C.Node) -> bool:
+def _writes_nothing(node: jit.Node) -> bool:
     schema = node.schema()
     return node.kind() in _PURE or (schema != "(no schema)" and "!" not in schema)
 
 
-def _inside(node: torch._C.Node) -> Iterator[torch._C.Node]:
+def nodes_in(graph: jit.Graph) -> Iterator[jit.Node]:
+    """All nodes of a graph, including those in branches and loops."""
+    for node in graph.nodes():
+        yield node
+        yield from inside(node)
+
+
+def inside(node: jit.Node) -> Iterator[jit.Node]:
+    """All nodes in the blocks of a node."""
     for block in node.blocks():
         for inner in block.nodes():
             yield inner
-            yield from _inside(inner)
+            yield from inside(inner)
 
 
-# What hands a list on, so that it may be changed under another name.
+# Nodes that pass a list on, so that it may be changed under another name.
 _HOLDERS = ("prim::ListConstruct", "prim::DictConstruct", "prim::SetAttr", "prim::If", "prim::Loop")
 
 
-def is_changed(node: torch._C.Node) -> bool:
+def is_changed(node: jit.Node) -> bool:
     """Whether a list may be written to after it is made."""
     if node.kind() != "prim::ListConstruct":
         return False

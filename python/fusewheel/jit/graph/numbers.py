@@ -1,6 +1,6 @@
 """TorchScript's arithmetic on numbers, sizes and properties of tensors, in Python.
 
-The operations exist for the interpreter of TorchScript only; unlike those of tensors they do not
+Only the TorchScript interpreter has these operations. Unlike operations on tensors, they do not
 take symbolic sizes.
 """
 
@@ -37,13 +37,13 @@ def code_of(dtype: torch.dtype) -> int:
     """The number that TorchScript has for a dtype.
 
     Raises:
-        KeyError: if it is none of the common ones.
+        KeyError: if the dtype is not one of the common ones.
     """
     return {d: code for code, d in _codes().items()}[dtype]
 
 
 def enumerated(kind: str, value: object) -> object:
-    """What TorchScript passes as a number and Python as an object: dtypes and their like.
+    """The Python object for a number by which TorchScript passes it: dtypes, layouts, formats.
 
     Args:
         kind: the argument's type in its schema.
@@ -110,11 +110,11 @@ def _is_not(a: Any, b: Any) -> bool:
 
 
 def _false() -> bool:
-    return False  # an assumption of every rewrite, see `inputs`
+    return False  # every rewrite assumes it, see `fusewheel.jit.inputs`
 
 
-# What hands its operand on; NumToTensor makes a tensor of no dimensions, and a number serves
-# wherever such a tensor does.
+# They return their operand. NumToTensor makes a tensor without dimensions, and a number can be used
+# instead of such a tensor.
 SAME = frozenset(
     {
         "prim::NumToTensor",
@@ -127,7 +127,7 @@ SAME = frozenset(
     }
 )
 
-# Of tensors, lists and anything else.
+# Properties of tensors, lists and anything else.
 PROPERTIES: dict[str, Callable[..., Any]] = {
     "aten::size": _size,
     "aten::dim": lambda x: x.dim(),
@@ -146,7 +146,7 @@ PROPERTIES: dict[str, Callable[..., Any]] = {
     "aten::is_autocast_cpu_enabled": _false,
 }
 
-# Of numbers alone.
+# Arithmetic of numbers.
 ARITHMETIC: dict[str, Callable[..., Any]] = {
     "aten::add": _add,
     "aten::sub": _sub,

@@ -1,4 +1,4 @@
-"""PyTorch's own passes: what they simplify before anything is matched."""
+"""PyTorch's own passes, which simplify a graph before patterns are matched."""
 
 from __future__ import annotations
 
@@ -6,55 +6,70 @@ from typing import Any
 
 import torch
 
-Graph = torch._C.Graph
+from fusewheel._torch import jit
+
+Graph = jit.Graph
 TorchScript = torch.jit.ScriptModule
 
 
 def frozen(module: TorchScript) -> TorchScript:
-    """A copy of a module whose weights and submodules are constants of one simplified graph.
+    """A copy of a module with one simplified graph, in which weights are constants.
 
     Args:
-        module: in evaluation mode.
+        module: the module, in evaluation mode.
     """
     if module._c.hasattr("training"):
         result: TorchScript = torch.jit.freeze(module)
     else:  # frozen before, which `torch.jit.freeze` does not take
-        result = held(torch._C._freeze_module(module._c))
+        result = jit.freeze_again(module)
     simplify(graph_of(result))
     return result
 
 
-def held(module: torch._C.ScriptModule) -> TorchScript:
-    """A module that others can hold, which those of `torch.jit.freeze` are not."""
-    result: TorchScript = torch.jit._recursive.wrap_cpp_module(module)
+def held(module: jit.ScriptModule) -> TorchScript:
+    """The module in a form that can be a submodule, which results of `torch.jit.freeze` cannot."""
+    result: TorchScript = jit.wrapped(module)
     return result
 
 
 def graph_of(module: TorchScript) -> Graph:
-    """The graph behind ``forward``; changes to it are changes of the module."""
-    graph: Graph = module._c._get_method("forward").graph
+    """The graph of ``forward``; changing it changes the module."""
+    graph: Graph = jit.forward_of(module).graph
     return graph
 
 
 def simplify(graph: Graph) -> None:
-    """Inline, fold constants, and turn writes in place into their pure forms where that is safe."""
-    torch._C._jit_pass_inline(graph)
-    torch._C._jit_pass_constant_propagation(graph)
-    torch._C._jit_pass_remove_mutation(graph)
-    torch._C._jit_pass_peephole(graph)
-    torch._C._jit_pass_cse(graph)
-    torch._C._jit_pass_constant_pooling(graph)  # type: ignore[attr-defined]
-    torch._C._jit_pass_dce(graph)
+    """Inline calls, fold constants, and replace writes in place where that is safe."""
+    _unpack_tuples(graph)
+    jit.simplify(graph)
+    _hoist_constants(graph)
+
+
+def _unpack_tuples(graph: Graph) -> None:
+    """Read the elements of a tuple and not the tuple, as freezing does."""
+    for unpack in graph.findAllNodes("prim::TupleUnpack"):  # type: ignore[attr-defined]
+        whole = unpack.inputsAt(0).node()
+        if whole.kind() == "prim::TupleConstruct":
+            for value, item in zip(unpack.outputs(), whole.inputs(), strict=True):
+                value.replaceAllUsesWith(item)
+
+
+def _hoist_constants(graph: Graph) -> None:
+    """Move constants to the front, because a replacement may read one earlier."""
+    nodes = list(graph.nodes())
+    for node in nodes:
+        if node.kind() == "prim::Constant" and node is not nodes[0]:
+            node.moveBefore(nodes[0])
 
 
 CONTAINERS = ("prim::ListConstruct", "prim::TupleConstruct")
 
 
 def sink_containers(graph: Graph) -> None:
-    """Move each list and tuple to the node that uses it.
+    """Move each list and tuple in front of the node that uses it.
 
-    A replaced value may be computed later than before, though before whatever reads it; a list
-    that was made ahead of its use would stand in between.
+    A replacement may compute a value later than before. A list that contains the value must be made
+    after that.
     """
     nodes = list(graph.nodes())
     for node in reversed(nodes):
@@ -72,5 +87,5 @@ def sink_containers(graph: Graph) -> None:
 
 
 def is_top_level(node: Any) -> bool:
-    """Whether a node lies in no branch or loop."""
+    """Whether a node is outside of all branches and loops."""
     return node.owningBlock().owningNode() is None

@@ -1,10 +1,10 @@
-"""Parts of a graph behind single nodes, each run by PyTorch's static runtime.
+"""Moves parts of a graph into single nodes, which PyTorch's static runtime runs.
 
-`prim::StaticSubgraph` is an operator of PyTorch's that carries a graph as its attribute. When it is
-first called that becomes a StaticModule, which plans the memory of the values in between, follows
-other sizes, and runs below autograd. It saves without its graph, so that the file does not load,
-and threads that call it at once end the process: a graph with such nodes stays where it was made
-and behind a lock, which is what `StaticModel` is for.
+`prim::StaticSubgraph` is an operator of PyTorch that has a graph as its attribute. At its first
+call the graph becomes a StaticModule, which plans the memory of intermediate values, accepts other
+sizes, and runs below autograd. It saves without its graph, so the file does not load, and two
+threads that call it at once end the process. So `StaticModel` keeps a graph with such nodes in
+memory and behind a lock.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch
+from fusewheel._torch import jit
+from fusewheel.jit.support import TorchScriptError
 
-from .support import TorchScriptError
+Graph = jit.Graph
+Node = jit.Node
 
-Graph = torch._C.Graph
-Node = torch._C.Node
-
-# What is no operation on tensors and still has its place among them.
+# Nodes that are not operations on tensors and may be in such a part.
 _PLAIN = frozenset(
     {
         *("prim::ListConstruct", "prim::TupleConstruct", "prim::DictConstruct"),
@@ -27,31 +26,33 @@ _PLAIN = frozenset(
         *("prim::dtype", "prim::device", "prim::min", "prim::max"),
     }
 )
-# They need the module, of which a part knows nothing.
+# They need the module, which such a part does not have.
 _STATE = ("prim::GetAttr", "prim::SetAttr", "prim::CallMethod")
-# Measured on operations of 64 elements: a node takes as long as it saves on about six of PyTorch's.
-# One of ours is enough, for the kernel on the `Autograd` key is not called.
+# Measured with operations on 64 elements: a node costs as much time as it saves on about six of
+# PyTorch's operations. One fused operator is enough, because its Python kernel for autograd is not
+# called.
 _FEWEST = 6
 
 
 def with_regions(source: Graph) -> Graph:
-    """A copy of a frozen module's graph, without the module, with its straight parts behind nodes.
+    """A copy of a frozen module's graph, without the module, with its parts without control flow
+    moved into nodes.
 
-    Branches and loops, calls of Python and what else PyTorch's static runtime cannot run stay
-    outside; straight parts inside of branches and loops are moved as well.
+    Branches, loops, calls of Python and everything else that PyTorch's static runtime cannot run
+    stay outside. Parts inside of branches and loops are moved too.
 
     Args:
-        source: its first input is the module.
+        source: the graph; its first input is the module.
 
     Raises:
-        TorchScriptError: there is nothing to move, or it would not be safe; the message ends a
-            sentence.
+        TorchScriptError: there is nothing to move, or moving is not safe. The message continues
+            the sentence "runtime='static' ...".
     """
     graph = without_module(source)
     _check_writes(graph)
     regions = [part for part in _parts(graph.block()) if _is_worth_it(part)]
     if not regions:
-        raise TorchScriptError("finds no straight part of the graph that would gain")
+        raise TorchScriptError("finds no part of the graph that would become faster")
     for region in regions:
         _move(graph, region)
     graph.lint()
@@ -59,10 +60,10 @@ def with_regions(source: Graph) -> Graph:
 
 
 def without_module(source: Graph) -> Graph:
-    """A copy of a frozen module's graph with the inputs of ``forward`` alone.
+    """A copy of a frozen module's graph whose inputs are those of ``forward``.
 
     Raises:
-        TorchScriptError: it uses the module; the message ends a sentence.
+        TorchScriptError: the graph uses the module. The message continues a sentence.
     """
     graph = source.copy()
     for kind in _STATE:
@@ -73,7 +74,7 @@ def without_module(source: Graph) -> Graph:
 
 
 def _check_writes(graph: Graph) -> None:
-    # The static runtime turns views into copies where nothing in its own part writes to them.
+    # The static runtime turns views into copies if nothing in the same part writes to them.
     outside = [n.kind() for n in _nodes(graph.block()) if not _fits(n)]
     writes = [n.kind() for n in _nodes(graph.block()) if "!" in n.schema()]
     if outside and writes:
@@ -99,7 +100,7 @@ def _fits(node: Node) -> bool:
 
 
 def _parts(block: Any) -> Iterator[list[Node]]:
-    """The longest rows of nodes that fit, constants left out."""
+    """The longest sequences of nodes that fit; constants are left out."""
     part: list[Node] = []
     for node in block.nodes():
         if node.kind() == "prim::Constant":
@@ -120,8 +121,8 @@ def _is_worth_it(part: list[Node]) -> bool:
     return sum(any(map(_is_tensor, node.outputs())) for node in part) >= _FEWEST
 
 
-def _is_tensor(value: torch._C.Value) -> bool:
-    return value.type().isSubtypeOf(torch._C.TensorType.get())
+def _is_tensor(value: jit.Value) -> bool:
+    return value.type().isSubtypeOf(jit.TensorType.get())
 
 
 def _move(graph: Graph, region: list[Node]) -> None:
@@ -129,7 +130,7 @@ def _move(graph: Graph, region: list[Node]) -> None:
     outputs = [v for node in region for v in node.outputs() if _is_used_outside(v, inside)]
     part, inputs = _copied(region, outputs)
     try:
-        torch._C._jit_to_static_module(part)  # tells now what it cannot run
+        jit.static_module(part)  # raises an error now if it cannot run the part
     except RuntimeError as error:
         raise TorchScriptError(f"cannot run a part of the graph: {error}") from error
     node = graph.create("prim::StaticSubgraph", inputs, len(outputs))
@@ -142,25 +143,23 @@ def _move(graph: Graph, region: list[Node]) -> None:
         dead.destroy()
 
 
-def _is_used_outside(value: torch._C.Value, inside: set[int]) -> bool:
+def _is_used_outside(value: jit.Value, inside: set[int]) -> bool:
     users = (use.user for use in value.uses())
     return any(
         not user.outputsSize() or next(user.outputs()).unique() not in inside for user in users
     )
 
 
-def _copied(
-    region: list[Node], outputs: list[torch._C.Value]
-) -> tuple[Graph, list[torch._C.Value]]:
-    """The nodes as a graph of their own, and what its inputs stand for."""
+def _copied(region: list[Node], outputs: list[jit.Value]) -> tuple[Graph, list[jit.Value]]:
+    """A graph of the nodes, and the values that its inputs stand for."""
     graph = Graph()
-    copies: dict[int, torch._C.Value] = {}
-    inputs: list[torch._C.Value] = []
+    copies: dict[int, jit.Value] = {}
+    inputs: list[jit.Value] = []
 
     def clone_of(node: Node) -> Node:
         return graph.insertNode(graph.createClone(node, copy_of))  # type: ignore[attr-defined]
 
-    def copy_of(value: torch._C.Value) -> torch._C.Value:
+    def copy_of(value: jit.Value) -> jit.Value:
         if value.unique() not in copies:
             origin = value.node()
             if origin.kind() == "prim::Constant":

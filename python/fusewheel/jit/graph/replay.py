@@ -1,4 +1,4 @@
-"""Carry what was rewritten in a mirror over to the TorchScript graph."""
+"""Makes the changes of a rewritten mirror in the TorchScript graph."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from .mirror import Mirror
-from .passes import CONTAINERS
+from fusewheel._torch import jit
+from fusewheel._torch.fx import is_erased
+from fusewheel._torch.overloads import OpOverload
+from fusewheel.jit.graph.mirror import Mirror
+from fusewheel.jit.graph.passes import CONTAINERS
 
 Reads = dict[Node, tuple[Node, ...]]
 
 
 def reads(mirror: Mirror) -> Reads:
-    """What each node of a mirror reads, to be compared after the rewrite."""
+    """What each node of a mirror reads, for comparison after the rewrite."""
     return {node: tuple(_nodes_in(node)) for _, node in mirror.pairs}
 
 
@@ -24,17 +27,17 @@ def replay(mirror: Mirror, before: Reads) -> None:
     """Change the TorchScript graph as its mirror was changed.
 
     Args:
-        mirror: rewritten by `fusewheel.compiler.rewrite`.
-        before: what its nodes read before that.
+        mirror: the mirror, rewritten by `fusewheel.compiler.rewrite`.
+        before: what its nodes read before the rewrite.
 
     Raises:
-        LookupError: if a node was emitted that TorchScript has no operator for.
+        LookupError: if TorchScript has no operator for an emitted node.
     """
     _Replay(mirror).run(before)
 
 
 def _nodes_in(node: Node) -> Iterator[Node]:
-    """The nodes among the arguments, each as often as it is one."""
+    """The nodes among the arguments, repeated if they occur several times."""
     todo: list[Any] = [node.kwargs, node.args]
     while todo:
         item = todo.pop()
@@ -51,13 +54,13 @@ class _Replay:
         self._mirror = mirror
         self._graph = mirror.source
         self._place = {node: origin for origin, node in reversed(mirror.pairs)}
-        self._values: dict[Node, torch._C.Value] = dict(mirror.values)
-        self._results: dict[Node, torch._C.Node] = {}
+        self._values: dict[Node, jit.Value] = dict(mirror.values)
+        self._results: dict[Node, jit.Node] = {}
 
     def run(self, before: Reads) -> None:
         for node in self._mirror.module.graph.nodes:
             if node.op == "call_function" and node not in self._place:
-                # The graph keeps its point of insertion: it must not be a node that is destroyed.
+                # The graph's insertion point must not be a node that is destroyed.
                 with self._graph.insert_point_guard(self._follower(node)):
                     self._emit(node)
         for old, new in self._exchanged(before).items():
@@ -67,16 +70,16 @@ class _Replay:
     def _exchanged(self, before: Reads) -> dict[Node, Node]:
         found: dict[Node, Node] = {}
         for node, old in before.items():
-            if not node._erased:
+            if not is_erased(node):
                 pairs = zip(old, _nodes_in(node), strict=True)
                 found.update((a, b) for a, b in pairs if a is not b)
         return found
 
-    def _follower(self, node: Node) -> torch._C.Node:
+    def _follower(self, node: Node) -> jit.Node:
         while node not in self._place:
             node = node.next
         place = self._place[node]
-        # The lists that the node reads stand right before it, see `sink_containers`.
+        # The lists that the node reads are directly in front of it, see `sink_containers`.
         while place.prev().kind() in CONTAINERS:
             place = place.prev()
         return place
@@ -85,8 +88,8 @@ class _Replay:
         if node.target is operator.getitem:
             source, index = node.args[0], node.args[1]
             made = self._results.get(source)  # type: ignore[arg-type]
-            if made is None:  # an operation of the model that has several results
-                raise LookupError(f"{node.name} selects from what is no new operator")
+            if made is None:  # an operation of the model with several results
+                raise LookupError(f"{node.name} selects from something that is not a new operator")
             self._values[node] = made.outputsAt(index)  # type: ignore[arg-type]
             return
         overload = _overload(node.target)
@@ -100,8 +103,8 @@ class _Replay:
         if not made.schema().startswith(f"{name}{_dot(overload)}("):
             raise LookupError(f"TorchScript takes {overload} for {made.schema()}")
 
-    def _inputs(self, node: Node, overload: torch._ops.OpOverload) -> list[torch._C.Value]:
-        """The arguments in the order of the schema, every default written out."""
+    def _inputs(self, node: Node, overload: OpOverload) -> list[jit.Value]:
+        """The arguments in the order of the schema, with all defaults."""
         given = list(node.args)
         found = []
         for position, argument in enumerate(overload._schema.arguments):
@@ -113,13 +116,13 @@ class _Replay:
             found.append(self._value(value))
         return found
 
-    def _value(self, argument: Any) -> torch._C.Value:
+    def _value(self, argument: Any) -> jit.Value:
         if isinstance(argument, Node):
             return self._values[argument]
         return self._graph.insertConstant(argument)  # type: ignore[attr-defined]
 
     def _destroy(self) -> None:
-        """Destroy what was taken over, last first, and the lists that nothing reads any more."""
+        """Destroy the replaced nodes, last first, and lists that nothing reads any more."""
         counterparts: dict[str, list[Node]] = {}
         for origin, node in self._mirror.pairs:
             counterparts.setdefault(_key(origin), []).append(node)
@@ -128,27 +131,27 @@ class _Replay:
                 dead = not origin.hasUses()
             else:
                 nodes = counterparts.get(_key(origin), [])
-                dead = bool(nodes) and all(node._erased for node in nodes)
+                dead = bool(nodes) and all(is_erased(node) for node in nodes)
             if dead:
                 origin.destroy()
 
 
-def _key(node: torch._C.Node) -> str:
-    # Two Python objects for one node are not equal; its results have numbers.
+def _key(node: jit.Node) -> str:
+    # Two Python objects for one node are not equal, but its results have unique numbers.
     return ",".join(str(value.unique()) for value in node.outputs())
 
 
-def _dot(overload: torch._ops.OpOverload) -> str:
+def _dot(overload: OpOverload) -> str:
     name = overload._schema.overload_name
     return f".{name}" if name else ""
 
 
-def _overload(target: Any) -> torch._ops.OpOverload:
-    if isinstance(target, torch._ops.OpOverload):
+def _overload(target: Any) -> OpOverload:
+    if isinstance(target, OpOverload):
         return target
-    name = torch.jit._builtins._find_builtin(target)
+    name = jit.builtin_named(target)
     if name is None:
-        raise LookupError(f"{target} is no operator of TorchScript")
+        raise LookupError(f"{target} is not an operator of TorchScript")
     namespace, _, stem = name.partition("::")
-    result: torch._ops.OpOverload = getattr(getattr(torch.ops, namespace), stem).default
+    result: OpOverload = getattr(getattr(torch.ops, namespace), stem).default
     return result

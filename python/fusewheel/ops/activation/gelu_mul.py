@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusewheel._elementwise import SIZES, bad_pairs, empty_output, pairs
-from fusewheel._operator import Arguments, BadInput, Make, Operator
-from fusewheel._packed import (
+from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator
+from fusewheel.dispatch.sharding import Elementwise, row_wise
+from fusewheel.ops._elementwise import SIZES, bad_pairs, empty_output, pairs
+from fusewheel.ops.activation._packed import (
     bad_packed,
     bad_packed_backward,
     empty_half,
@@ -18,27 +19,29 @@ from fusewheel._packed import (
     halves,
     packed_samples,
 )
-from fusewheel._sharding import Elementwise, row_wise
-from fusewheel.ops.gelu import gelu_slope, gelu_value
+from fusewheel.ops.activation.gelu import gelu_slope, gelu_value
 
 
 def gelu_mul(gate: Tensor, up: Tensor, approximate: str = "none") -> Tensor:
-    """`gelu(gate) * up`: the activation of a GEGLU block. `fusewheel.gelu` has the formulas.
+    """`gelu(gate) * up`, the activation of a GEGLU block. `fusewheel.gelu` has the formula of gelu.
+
+    bfloat16 and float16 are computed in float32 and rounded once; the two PyTorch operators round
+    gelu as well.
 
     Source: Shazeer, "GLU Variants Improve Transformer" (2020); `torch.nn.functional.gelu`.
 
     Args:
-        gate: any shape; float32, bfloat16, float16 or float64. May be a half of a packed tensor.
-        up: a shape that broadcasts with gate's; dtype and device of `gate`.
-        approximate: `"none"` for gelu by the error function, `"tanh"` for its approximation.
+        gate: any shape; float32, bfloat16, float16 or float64. It may be a view of a larger tensor.
+        up: a shape that broadcasts with that of `gate`; dtype and device of `gate`.
+        approximate: `"none"` (default) for the exact gelu, `"tanh"` for its approximation.
 
     Returns:
-        A tensor of the broadcast shape, rounded once (eager rounds gelu too).
+        A tensor of the broadcast shape, with the dtype of `gate`.
 
     Raises:
-        ValueError: `approximate` is neither of the two.
-        RuntimeError: a dtype is not floating or differs, shapes do not broadcast, or a tensor is
-            sparse.
+        ValueError: `approximate` is neither `"none"` nor `"tanh"`.
+        RuntimeError: a dtype is not one of the four, dtypes or devices differ, shapes do not
+            broadcast, or a tensor is sparse.
     """
     if approximate != "none" and approximate != "tanh":
         raise ValueError(f"gelu_mul: approximate must be 'none' or 'tanh', got '{approximate}'")
@@ -47,20 +50,25 @@ def gelu_mul(gate: Tensor, up: Tensor, approximate: str = "none") -> Tensor:
 
 
 def gelu_mul_packed(gate_up: Tensor, approximate: str = "none") -> Tensor:
-    """`gelu_mul` of the two halves of one tensor, as a projection to gate and up at once gives it.
-    The gradient is one tensor too.
+    """`gelu(gate) * up`, where gate and up are the two halves of the last dimension of one tensor.
+
+    A model that computes gate and up by one linear layer has such a tensor. The gradient is one
+    tensor too, so it is not put together from two. bfloat16 and float16 are computed in float32 and
+    rounded once. `fusewheel.gelu` has the formula of gelu.
+
+    Source: Shazeer, "GLU Variants Improve Transformer" (2020); `torch.nn.functional.gelu`.
 
     Args:
         gate_up: `[..., 2 * n]`, first gate, then up; float32, bfloat16, float16 or float64.
-        approximate: `"none"` for gelu by the error function, `"tanh"` for its approximation.
+        approximate: `"none"` (default) for the exact gelu, `"tanh"` for its approximation.
 
     Returns:
-        A contiguous tensor `[..., n]`, rounded once.
+        A contiguous tensor `[..., n]` with the dtype of `gate_up`.
 
     Raises:
-        ValueError: `approximate` is neither of the two.
-        RuntimeError: the dtype is not floating, the last dimension is odd or there is none, or the
-            tensor is sparse.
+        ValueError: `approximate` is neither `"none"` nor `"tanh"`.
+        RuntimeError: the dtype is not one of the four, `gate_up` has no dimension or an odd last
+            one, or it is sparse.
     """
     if approximate != "none" and approximate != "tanh":
         raise ValueError(
@@ -75,7 +83,7 @@ def _reference(gate: Tensor, up: Tensor, tanh: bool) -> Tensor:
 
 
 def _fake(gate: Tensor, up: Tensor, tanh: bool) -> Tensor:
-    return empty_output(gate, up)
+    return empty_output("gelu_mul", ("gate", gate), ("up", up))
 
 
 def _backward(
@@ -113,7 +121,9 @@ def _backward_reference(
 
 
 def _backward_fake(grad: Tensor, gate: Tensor, up: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
-    return empty_output(grad, gate, up), empty_output(grad, gate, up)
+    arguments = ("grad", grad), ("gate", gate), ("up", up)
+    first, second = (empty_output("gelu_mul_backward", *arguments) for _ in range(2))
+    return first, second
 
 
 def _backward_samples(make: Make) -> Iterator[Arguments]:
@@ -124,6 +134,9 @@ def _backward_samples(make: Make) -> Iterator[Arguments]:
 def _backward_bad_inputs(make: Make) -> Iterator[BadInput]:
     for bad in bad_pairs(make, "grad", "gate"):
         yield BadInput((*bad.arguments, make(4, 8), True), bad.message)
+    for bad in bad_pairs(make, "gate", "up"):
+        if bad.message.startswith("up"):
+            yield BadInput((make(4, 8), *bad.arguments, True), bad.message.replace("gate", "grad"))
 
 
 def _packed_reference(gate_up: Tensor, tanh: bool) -> Tensor:

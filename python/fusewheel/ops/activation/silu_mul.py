@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusewheel._elementwise import SIZES, bad_pairs, empty_output, pairs
-from fusewheel._operator import Arguments, BadInput, Make, Operator
-from fusewheel._packed import (
+from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator
+from fusewheel.dispatch.sharding import Elementwise, row_wise
+from fusewheel.ops._elementwise import SIZES, bad_pairs, empty_output, pairs
+from fusewheel.ops.activation._packed import (
     bad_packed,
     bad_packed_backward,
     empty_half,
@@ -18,42 +19,49 @@ from fusewheel._packed import (
     halves,
     packed_samples,
 )
-from fusewheel._sharding import Elementwise, row_wise
 
 
 def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
-    """`silu(gate) * up` with `silu(g) = g / (1 + exp(-g))`: the activation of a SwiGLU block.
+    """`silu(gate) * up` with `silu(g) = g / (1 + exp(-g))`, the activation of a SwiGLU block.
+
+    bfloat16 and float16 are computed in float32 and rounded once; the two PyTorch operators round
+    silu as well.
 
     Source: Shazeer, "GLU Variants Improve Transformer" (2020); `torch.nn.functional.silu`.
 
     Args:
-        gate: any shape; float32, bfloat16, float16 or float64. May be a half of a packed tensor.
-        up: a shape that broadcasts with gate's; dtype and device of `gate`.
+        gate: any shape; float32, bfloat16, float16 or float64. It may be a view of a larger tensor.
+        up: a shape that broadcasts with that of `gate`; dtype and device of `gate`.
 
     Returns:
-        A tensor of the broadcast shape, rounded once (eager rounds silu too).
+        A tensor of the broadcast shape, with the dtype of `gate`.
 
     Raises:
-        RuntimeError: a dtype is not floating or differs, shapes do not broadcast, or a tensor is
-            sparse.
+        RuntimeError: a dtype is not one of the four, dtypes or devices differ, shapes do not
+            broadcast, or a tensor is sparse.
     """
     result: Tensor = torch.ops.fusewheel.silu_mul(gate, up)
     return result
 
 
 def silu_mul_packed(gate_up: Tensor) -> Tensor:
-    """`silu_mul` of the two halves of one tensor, as a projection to gate and up at once gives it.
-    The gradient is one tensor too.
+    """`silu(gate) * up`, where gate and up are the two halves of the last dimension of one tensor.
+
+    A model that computes gate and up by one linear layer has such a tensor. The gradient is one
+    tensor too, so it is not put together from two. `silu(g) = g / (1 + exp(-g))`; bfloat16 and
+    float16 are computed in float32 and rounded once.
+
+    Source: Shazeer, "GLU Variants Improve Transformer" (2020); `torch.nn.functional.silu`.
 
     Args:
         gate_up: `[..., 2 * n]`, first gate, then up; float32, bfloat16, float16 or float64.
 
     Returns:
-        A contiguous tensor `[..., n]`, rounded once.
+        A contiguous tensor `[..., n]` with the dtype of `gate_up`.
 
     Raises:
-        RuntimeError: the dtype is not floating, the last dimension is odd or there is none, or the
-            tensor is sparse.
+        RuntimeError: the dtype is not one of the four, `gate_up` has no dimension or an odd last
+            one, or it is sparse.
     """
     result: Tensor = torch.ops.fusewheel.silu_mul_packed(gate_up)
     return result
@@ -61,6 +69,10 @@ def silu_mul_packed(gate_up: Tensor) -> Tensor:
 
 def _reference(gate: Tensor, up: Tensor) -> Tensor:
     return torch.nn.functional.silu(gate) * up
+
+
+def _fake(gate: Tensor, up: Tensor) -> Tensor:
+    return empty_output("silu_mul", ("gate", gate), ("up", up))
 
 
 def _backward(
@@ -90,7 +102,9 @@ def _backward_reference(grad: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor,
 
 
 def _backward_fake(grad: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
-    return empty_output(grad, gate, up), empty_output(grad, gate, up)
+    arguments = ("grad", grad), ("gate", gate), ("up", up)
+    first, second = (empty_output("silu_mul_backward", *arguments) for _ in range(2))
+    return first, second
 
 
 def _backward_samples(make: Make) -> Iterator[Arguments]:
@@ -105,6 +119,9 @@ def _bad_inputs(make: Make) -> Iterator[BadInput]:
 def _backward_bad_inputs(make: Make) -> Iterator[BadInput]:
     for bad in bad_pairs(make, "grad", "gate"):
         yield BadInput((*bad.arguments, make(4, 8)), bad.message)
+    for bad in bad_pairs(make, "gate", "up"):
+        if bad.message.startswith("up"):
+            yield BadInput((make(4, 8), *bad.arguments), bad.message.replace("gate", "grad"))
 
 
 def _packed_reference(gate_up: Tensor) -> Tensor:
@@ -158,7 +175,7 @@ OPERATORS = (
     Operator(
         name="silu_mul",
         reference=_reference,
-        fake=empty_output,
+        fake=_fake,
         shapes=("broadcast(gate, up)",),
         backward=_backward,
         sharding=Elementwise(),

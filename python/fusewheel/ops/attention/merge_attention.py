@@ -1,4 +1,4 @@
-"""Attention to the keys of two parts, given attention to those of either"""
+"""Merges two partial attention results over disjoint sets of keys into one"""
 
 from __future__ import annotations
 
@@ -8,51 +8,52 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusewheel._elementwise import empty_rows
-from fusewheel._operator import Arguments, BadInput, Make, Operator
-from fusewheel._rows import check_same, compute_dtype, empty_statistic, wide
-from fusewheel._sharding import PARTIAL, REPLICATE, Layout, row_wise
+from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator
+from fusewheel.dispatch.sharding import PARTIAL, REPLICATE, Layout, row_wise
+from fusewheel.ops._checks import check_rows, check_same, check_statistic
+from fusewheel.ops._elementwise import empty_rows
+from fusewheel.ops._rows import empty_statistic, wide
 
 NOTHING = -torch.inf
-"""The logsumexp of a part without keys."""
+"""The logsumexp of a partial result over no keys."""
 
 
 def merge_attention(
     out: Tensor, logsumexp: Tensor, other: Tensor, other_logsumexp: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Attention to the keys of two parts, given attention to those of either: with
+    """Merges two partial attention results over disjoint sets of keys into one. With
     `total = log(exp(logsumexp) + exp(other_logsumexp))` it is
     `out * exp(logsumexp - total) + other * exp(other_logsumexp - total)`.
 
-    So attention to many keys is made of attention to some of them at a time: to a cache and to new
-    keys, to a prefix that requests share, or to what other processes have. Where many parts are
-    merged one after the other, in bfloat16 or float16, each step rounds: give `out` in float32.
+    So attention over many keys can be computed in parts: over a cache and over new keys, over a
+    prefix that several requests share, or over the keys of each process. Everything is computed in
+    float32 (float64 for float64) and rounded once. When you merge many parts one after the other in
+    bfloat16 or float16, every merge rounds; pass float32 tensors to avoid that.
 
-    A part whose logsumexp is -inf has seen no key. It counts for nothing whatever it holds, NaN
-    too: the result is the other part, unchanged, and all its gradients are 0. Two such parts give 0
-    and -inf. A logsumexp that is NaN or +inf makes NaN of both results in its row; NaN and
-    infinities in any other part go the way of the formula.
+    A logsumexp of -inf means that the part has no keys. Such a part is ignored, even if it contains
+    NaN: the result is the other part, and the ignored part's gradients are 0. Two such parts give 0
+    and -inf. If a logsumexp is NaN or +inf, both results are NaN in that row.
 
-    Source: Dao et al., "FlashAttention" (2022), which merges blocks in this way; Liu et al., "Ring
-    Attention with Blockwise Transformers" (2023).
+    Source: Dao et al., "FlashAttention" (2022), which merges blocks of keys in this way; Liu et
+    al., "Ring Attention with Blockwise Transformers" (2023).
 
     Args:
-        out: attention to the keys of one part `[..., D]`: as a rule `[batch, heads, length, D]` or
+        out: attention over the first set of keys `[..., D]`, usually `[batch, heads, length, D]` or
             `[batch, length, heads, D]`; float32, bfloat16, float16 or float64. A transposed view is
-            read as it lies.
-        logsumexp: natural logarithms of the sums of exponentials of its scores `[...]`, out's shape
-            without D; float32, float64 where `out` is.
-        other: attention to the keys of the other part; shape, dtype and device of `out`.
-        other_logsumexp: likewise, as `logsumexp`.
+            read without a copy.
+        logsumexp: `[...]`, the shape of `out` without `D`: the natural logarithm of the sum of the
+            exponentials of the scores; float32, or float64 if `out` is float64.
+        other: attention over the second set of keys; shape, dtype and device of `out`.
+        other_logsumexp: its logsumexp; shape, dtype and device of `logsumexp`.
 
     Returns:
-        Attention to the keys of both, of out's dtype and memory layout (contiguous where that has
-        gaps or the elements of a row are apart), and its logsumexp, a contiguous tensor `[...]`.
-        Computed in float32 (float64 for float64) and rounded once.
+        Attention over both sets of keys, with the dtype and strides of `out` (contiguous if `out`
+        has gaps or a row's elements are not neighbours in memory), and its logsumexp, contiguous
+        `[...]`.
 
     Raises:
-        RuntimeError: a dtype is not as said, shapes do not fit, `out` has no dimension, or a tensor
-            is sparse.
+        RuntimeError: a dtype or shape is not as above, `out` has no dimension, or a tensor is
+            sparse.
     """
     result: tuple[Tensor, Tensor] = torch.ops.fusewheel.merge_attention(
         out, logsumexp, other, other_logsumexp
@@ -61,12 +62,12 @@ def merge_attention(
 
 
 def _shares(logsumexp: Tensor, other_logsumexp: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What either part is of the whole, and the logsumexp of that."""
+    """The weights of the two parts in the result, and the result's logsumexp."""
     peak = torch.maximum(logsumexp, other_logsumexp).detach()
     nothing = peak == NOTHING
     peak = torch.where(nothing, 0.0, peak)
     own, others = (logsumexp - peak).exp(), (other_logsumexp - peak).exp()
-    # One of them is 1, beside which a small other one would be lost.
+    # One of the two is 1. Adding a small one to it would lose digits, so their sum is kept less 1.
     rest = torch.where(own < others, others - 1 + own, own - 1 + others)
     rest = torch.where(nothing, 0.0, rest)
     both = 1 + rest
@@ -74,7 +75,7 @@ def _shares(logsumexp: Tensor, other_logsumexp: Tensor) -> tuple[Tensor, Tensor,
 
 
 def _counted(rows: Tensor, logsumexp: Tensor) -> Tensor:
-    """As a kernel computes with it: 0 where it has seen no key."""
+    """The rows in the dtype of computation, 0 where the part has no keys."""
     return torch.where((logsumexp == NOTHING).unsqueeze(-1), 0.0, wide(rows))
 
 
@@ -88,27 +89,18 @@ def _reference(
 
 
 def _check(op: str, out: Tensor, logsumexp: Tensor, other: Tensor, other_logsumexp: Tensor) -> None:
-    torch._check(out.dim() > 0, lambda: f"{op}: out must have at least one dimension")
-    check_same(op, "other", other, out)
-    for name, values in (("logsumexp", logsumexp), ("other_logsumexp", other_logsumexp)):
-        _check_statistic(op, name, values, out)
-
-
-def _check_statistic(op: str, name: str, values: Tensor, out: Tensor) -> None:
-    torch._check(
-        values.shape == out.shape[:-1] and values.dtype == compute_dtype(out),
-        lambda: (
-            f"{op}: {name} must have shape {list(out.shape[:-1])} and be {compute_dtype(out)}, "
-            f"got {list(values.shape)} and {values.dtype}"
-        ),
-    )
+    check_rows(op, ("out", out))
+    check_statistic(op, ("logsumexp", logsumexp), out)
+    check_same(op, ("other", other), ("out", out))
+    check_statistic(op, ("other_logsumexp", other_logsumexp), out)
 
 
 def _fake(
     out: Tensor, logsumexp: Tensor, other: Tensor, other_logsumexp: Tensor
 ) -> tuple[Tensor, Tensor]:
-    _check("merge_attention", out, logsumexp, other, other_logsumexp)
-    return empty_rows(out), empty_statistic(out)
+    op = "merge_attention"
+    _check(op, out, logsumexp, other, other_logsumexp)
+    return empty_rows(op, ("out", out)), empty_statistic(out)
 
 
 def _backward(
@@ -119,7 +111,7 @@ def _backward(
 
 
 def _values(make: Make, *shape: int, scale: float = 1.0) -> Tensor:
-    """One for every row."""
+    """A value for every row, in the dtype of a logsumexp."""
     values = wide(make(*shape, scale=scale).detach())
     return values.requires_grad_(make.requires_grad)
 
@@ -133,7 +125,7 @@ def _pair(make: Make, *shape: int, scale: float = 1.0) -> Arguments:
 def _samples(make: Make) -> Iterator[Arguments]:
     yield _pair(make, 255, 123)
     out, values, other, others = _pair(make, 2, 5, 3, 16)
-    # As PyTorch's attention gives them, and as others have the logsumexp.
+    # Strides of the results of PyTorch's attention, and of a transposed logsumexp.
     out, other = out.transpose(1, 2), other.transpose(1, 2)
     yield out, values.reshape(2, 3, 5), other, others.transpose(1, 2)
     yield make.strided(3, 4, 33), _values(make, 3, 4), make(3, 4, 33), _values(make, 4, 3).T
@@ -171,9 +163,6 @@ def _bad_inputs(make: Make) -> Iterator[BadInput]:
     yield BadInput((out, values, other, others[:3]), r"other_logsumexp must have shape \[4\]")
     yield BadInput((out, values.unsqueeze(-1), other, others), r"logsumexp must have shape \[4\]")
     yield BadInput((make(), values, make(), others), "out must have at least one dimension")
-    yield BadInput((out, None, other, others), r"logsumexp\b.*(None|NoneType)")
-    if out.dtype == torch.float32:
-        yield BadInput((out, values, other.to_sparse(), others), "other must be a dense tensor")
 
 
 def _sharding(*arguments: Any) -> Iterator[Layout]:
@@ -207,9 +196,11 @@ def _backward_fake(
 ) -> tuple[Tensor, ...]:
     op = "merge_attention_backward"
     _check(op, out, *rest)
-    check_same(op, "grad_merged", grad_merged, out)
-    _check_statistic(op, "grad_merged_logsumexp", grad_merged_logsumexp, out)
-    return empty_rows(out), empty_statistic(out), empty_rows(rest[1]), empty_statistic(out)
+    check_same(op, ("grad_merged", grad_merged), ("out", out))
+    check_statistic(op, ("grad_merged_logsumexp", grad_merged_logsumexp), out)
+    parts = (("out", out), ("other", rest[1]))
+    grad_out, grad_other = (empty_rows(op, part) for part in parts)
+    return grad_out, empty_statistic(out), grad_other, empty_statistic(out)
 
 
 def _backward_samples(make: Make) -> Iterator[Arguments]:
@@ -221,17 +212,19 @@ def _backward_samples(make: Make) -> Iterator[Arguments]:
 
 def _backward_bad_inputs(make: Make) -> Iterator[BadInput]:
     given = _pair(make, 4, 8)
-    out, values, *rest = given
+    out, values, *_ = given
     yield BadInput((make(4, 7), values, *given), r"grad_merged must have shape \[4, 8\]")
+    for bad in _bad_inputs(make):
+        yield BadInput((out, values, *bad.arguments), bad.message)
     yield BadInput((out, values[:3], *given), r"grad_merged_logsumexp must have shape \[4\]")
     yield BadInput((out, values.half(), *given), "grad_merged_logsumexp must be float.*float16")
-    yield BadInput((out, values, out, None, *rest), r"logsumexp\b.*(None|NoneType)")
 
 
 def _backward_sharding(*arguments: Any) -> Iterator[Layout]:
     yield from row_wise(range(6), ("rows",) * 4)(*arguments)
     last = len(arguments[0].shape) - 1
-    # Gradients of a logsumexp sum over a row, so what is added to them is a part of a sum too.
+    # The gradient of a logsumexp sums over a row, so a device with a part of the row has a partial
+    # sum; then the incoming gradient of the logsumexp must be a partial sum too.
     inputs = (last, PARTIAL, last, REPLICATE, last, REPLICATE)
     yield Layout(inputs, (last, PARTIAL, last, PARTIAL))
 

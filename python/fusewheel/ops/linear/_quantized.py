@@ -1,4 +1,4 @@
-"""What linear layers with quantised weights share: decoding, rounding of activations, samples."""
+"""Helpers of linear layers with quantised weights: decoding, rounding of activations, samples."""
 
 from __future__ import annotations
 
@@ -8,15 +8,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusewheel._operator import BadInput, Make
+from fusewheel.dispatch.operator import BadInput, Make
+from fusewheel.dispatch.promise import Argument, check_same_device, fail
+from fusewheel.dispatch.symbolic import known
+from fusewheel.ops._checks import (
+    check,
+    check_matches,
+    check_matrix,
+    check_sizes,
+    check_weight_dtype,
+    describe,
+)
+from fusewheel.ops._rows import compute_dtype
 
 INT4_BLOCK = 32
-"""Codes of one byte of 4-bit weights lie half of this apart; activations are rounded by it."""
-
-
-def accumulation_dtype(x: Tensor) -> torch.dtype:
-    """The dtype a linear layer computes in."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
+"""The elements of a block of 4-bit weights. The two codes of a byte are half a block apart, and
+activations are rounded in groups of this size.
+"""
 
 
 def unpack(qweight: Tensor) -> Tensor:
@@ -53,7 +61,7 @@ def rounded(x: Tensor, group_size: int) -> Tensor:
 
     With `amax` the largest magnitude of a group, `step = amax / 127` and
     `code = round(x * (127 / amax))`, halves to even. The gradient is that of the unrounded `x`.
-    float64 is for exact work: there nothing is rounded.
+    float64 is not rounded.
     """
     if x.dtype == torch.float64 or x.shape[-1] == 0:
         return x
@@ -61,7 +69,7 @@ def rounded(x: Tensor, group_size: int) -> Tensor:
     grouped = wide.detach().unflatten(-1, (x.shape[-1] // group_size, group_size))
     amax = grouped.abs().amax(-1, keepdim=True)
     inverse = 127 / amax
-    # A group of zeros, or of numbers so small that they vanish beside any weight.
+    # The group is all zeros, or so small that 127 / amax overflows.
     inverse = torch.where(inverse.isinf(), 0, inverse)
     codes = torch.round(grouped * inverse).clamp(-127, 127)
     return (codes * (amax / 127)).flatten(-2) + (wide - wide.detach())
@@ -80,23 +88,64 @@ def apply_backward(grad: Tensor, weight: Tensor) -> Tensor:
 
 def bias_gradient(grad: Tensor, bias: Tensor) -> Tensor:
     """The gradient of a linear layer's bias, summed in the accumulation dtype."""
-    return grad.to(accumulation_dtype(grad)).sum_to_size(bias.shape).to(bias.dtype)
+    return grad.to(compute_dtype(grad)).sum_to_size(bias.shape).to(bias.dtype)
 
 
-def empty_linear(op: str, name: str, x: Tensor, taken: int, given: int) -> Tensor:
-    """What a layer that takes and gives so many features makes of `x`: contiguous, x's dtype."""
-    torch._check(
-        x.dim() > 0 and x.shape[-1] == taken,
-        lambda: (
-            f"{op}: {name} must have {taken} elements in its last dimension, "
-            f"got shape {list(x.shape)}"
-        ),
+def check_codes(op: str, codes: Tensor, dtype: torch.dtype, x: Argument) -> None:
+    """Raises an error unless the codes are a matrix of their dtype."""
+    check_same_device(op, ("qweight", codes), x)
+    if codes.dtype != dtype:
+        fail(op, f"qweight must be {describe(dtype)}, got {describe(codes.dtype)}")
+    check_matrix(op, ("qweight", codes))
+
+
+def _check_scales(op: str, scales: Argument, codes: Tensor, x: Argument) -> None:
+    check_same_device(op, scales, ("qweight", codes))
+    check_weight_dtype(op, scales, x)
+
+
+def check_int8(op: str, qweight: Tensor, scales: Tensor, x: Argument) -> None:
+    """Raises an error unless codes, scales and `x` fit together."""
+    check_codes(op, qweight, torch.int8, x)
+    _check_scales(op, ("scales", scales), qweight, x)
+    rows, columns = qweight.shape
+    message = (
+        f"scales must have shape [{rows}] or [{rows}, groups] with groups of a multiple of 32 of "
+        f"the {columns} in features, got {list(scales.shape)}"
     )
-    return x.new_empty((*x.shape[:-1], given))
+    if scales.dim() not in (1, 2):
+        fail(op, message)
+    check(op, scales.shape[0] == rows, message)
+    groups = groups_of(scales)
+    if not known(groups == 1):
+        check(op, groups >= 1, message)
+        check(op, columns % groups == 0, message)
+        check(op, columns // groups % 32 == 0, message)
+
+
+def check_int4(
+    op: str, qweight: Tensor, scales: Tensor, zeros: Tensor, group_size: int, x: Argument
+) -> None:
+    """Raises an error unless codes, scales, zeros and `x` fit together."""
+    check_codes(op, qweight, torch.uint8, x)
+    if group_size not in (32, 64, 128):
+        fail(op, f"group_size must be 32, 64 or 128, got {group_size}")
+    rows, columns = qweight.shape[0], 2 * qweight.shape[1]
+    message = (
+        f"qweight must hold a multiple of group_size in features a row ({group_size}), two a byte, "
+        f"got shape {list(qweight.shape)}"
+    )
+    check(op, columns % group_size == 0, message)
+    expected, reason = (rows, columns // group_size), "out features, groups of a row"
+    _check_scales(op, ("scales", scales), qweight, x)
+    check_sizes(op, ("scales", scales), expected, reason)
+    _check_scales(op, ("zeros", zeros), qweight, x)
+    check_matches(op, ("zeros", zeros), ("scales", scales))
+    check_sizes(op, ("zeros", zeros), expected, reason)
 
 
 def random_codes(make: Make, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
-    """Codes of every value that int8 or uint8 has."""
+    """Random codes over all values of int8 or uint8."""
     info = torch.iinfo(dtype)
     generator = torch.Generator().manual_seed(rows * columns)
     codes = torch.randint(info.min, info.max + 1, (rows, columns), generator=generator)
@@ -104,23 +153,20 @@ def random_codes(make: Make, rows: int, columns: int, dtype: torch.dtype) -> Ten
 
 
 def random_scales(make: Make, *shape: int) -> Tensor:
-    """Positive scales about as large as those of a trained layer."""
+    """Random positive scales, about as large as those of a trained layer."""
     return make(*shape, scale=0.01).detach().abs() + 0.01
 
 
-# Rows and features in and out: models at the size of 135 million and of 7 billion parameters.
+# Rows, in features, out features: of models of 135 million and of 7 billion parameters.
 SIZES = ((1, 576, 1536), (1, 4096, 4096), (32, 4096, 4096), (512, 2048, 2048))
 
 
 def bad_weights(
     name: str, x: Tensor, weight: tuple[Any, ...], rest: tuple[Any, ...]
 ) -> Iterator[BadInput]:
-    """What every quantised layer refuses; `weight` is its codes, its scales and what follows."""
+    """Inputs that every quantised layer refuses; `weight` is its codes, scales and what follows."""
     codes, scales, *others = weight
     yield BadInput((x.int(), *weight, *rest), f"{name} must be float32.*got int32")
-    yield BadInput((None, *weight, *rest), rf"{name}\b.*(None|NoneType)")
-    yield BadInput((x, None, *weight[1:], *rest), r"qweight\b.*(None|NoneType)")
-    yield BadInput((x, codes, None, *others, *rest), r"scales\b.*(None|NoneType)")
     yield BadInput((x, codes.float(), *weight[1:], *rest), "qweight must be u?int8, got float32")
     yield BadInput((x, codes[0], *weight[1:], *rest), r"qweight must be a matrix \[out features")
     yield BadInput((x, codes, codes, *others, *rest), "scales must be float32.*got u?int8")
@@ -131,8 +177,6 @@ def bad_weights(
             (x, codes, scales.double(), *others, *rest),
             f"scales may be float64 only where {name} is",
         )
-    if x.dtype == torch.float32:
-        yield BadInput((x.to_sparse(), *weight, *rest), f"{name} must be a dense tensor")
 
 
 def bad_biases(

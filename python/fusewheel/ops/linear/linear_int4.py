@@ -8,26 +8,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusewheel import _sharding as sharding
-from fusewheel._operator import Arguments, BadInput, Make, Operator
-from fusewheel._quantized import (
+from fusewheel.dispatch import sharding
+from fusewheel.dispatch.autograd import reference_gradients
+from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator
+from fusewheel.dispatch.sharding import PARTIAL, Layout, Place
+from fusewheel.ops._checks import check_bias, check_features, check_floating
+from fusewheel.ops._rows import compute_dtype, with_features
+from fusewheel.ops.linear._quantized import (
     INT4_BLOCK,
     SIZES,
-    accumulation_dtype,
     apply_backward,
     apply_linear,
     bad_biases,
     bad_weights,
     bias_gradient,
+    check_int4,
     decode_int4,
-    empty_linear,
     random_codes,
     random_scales,
     rounded,
 )
-from fusewheel._register import reference_gradients
-from fusewheel._rows import check_matrix
-from fusewheel._sharding import PARTIAL, Layout, Place
 
 
 def linear_int4(
@@ -41,28 +41,29 @@ def linear_int4(
 ) -> Tensor:
     """A linear layer with a 4-bit weight: `x @ w.T + bias` with `w = code * scale + zero`.
 
-    The codes, 0 to 15, have a scale and a zero (the weight of code 0) per output feature and group
-    of input features. They lie two a byte as in GGUF's Q4_0 and Q4_1: byte `j` of each 32 elements
-    holds element `j` in its low half and element `16 + j` in its high half. Sums are float32
-    (float64 where `x` is), rounded once to x's dtype.
+    The codes are 0 to 15. Each out feature and group of in features has a scale and a zero, which
+    is the weight of code 0. A byte holds two codes, as in GGUF's Q4_0 and Q4_1: byte `j` of each 32
+    elements holds element `j` in its low half and element `16 + j` in its high half. Sums are
+    float32 (float64 if `x` is float64) and rounded once.
 
-    Source: the blocks are those of llama.cpp's ggml.
+    Source: `torch.nn.functional.linear`; the blocks of llama.cpp's ggml.
 
     Args:
         x: `[..., K]`; float32, bfloat16, float16 or float64.
         qweight: packed codes `[N, K / 2]`, uint8, on the device of `x`.
-        scales: `[N, K / group_size]`, any floating dtype (float64 only where `x` is).
-        zeros: likewise, of the dtype of `scales`.
-        group_size: input features that share a scale: 32, 64 or 128.
-        bias: `[N]`, any floating dtype (float64 only where `x` is), or None.
-        dynamic: rounds the activations to int8 and multiplies integers: per row of `x` and 32 input
-            features, `step = max |x| / 127` and the code is `round(x / step)`, halves to even.
-            Faster and less exact. Gradients are those of the unrounded activations; float64
-            activations are not rounded.
+        scales: `[N, K / group_size]`; any of the four floating dtypes, but float64 only if `x` is
+            float64.
+        zeros: `[N, K / group_size]`, with the dtype of `scales`.
+        group_size: in features that share a scale: 32 (default), 64 or 128.
+        bias: `[N]`, with the dtype rule of `scales`; default None.
+        dynamic: if True, rounds the activations to int8 and multiplies integers, which is faster
+            and less exact. For each row of `x` and 32 in features, `step = max(abs(x)) / 127` and
+            the code is `round(x / step)`, halves to even. Gradients are those of the unrounded
+            activations. float64 activations are not rounded. Default False.
 
     Returns:
-        A contiguous tensor `[..., N]` of x's dtype. Differentiable in `x`, `scales`, `zeros` and
-        `bias`.
+        A contiguous tensor `[..., N]` with the dtype of `x`; differentiable in `x`, `scales`,
+        `zeros` and `bias`.
 
     Raises:
         RuntimeError: a dtype, shape, device or `group_size` is not as above, or a tensor is sparse.
@@ -82,7 +83,7 @@ def _reference(
     bias: Tensor | None,
     dynamic: bool,
 ) -> Tensor:
-    weight = decode_int4(qweight, scales, zeros, group_size, accumulation_dtype(x))
+    weight = decode_int4(qweight, scales, zeros, group_size, compute_dtype(x))
     return apply_linear(rounded(x, INT4_BLOCK) if dynamic else x, weight, bias, x.dtype)
 
 
@@ -95,8 +96,12 @@ def _fake(
     bias: Tensor | None,
     dynamic: bool,
 ) -> Tensor:
-    check_matrix("linear_int4", "qweight", qweight)
-    return empty_linear("linear_int4", "x", x, 2 * qweight.shape[1], qweight.shape[0])
+    op, argument = "linear_int4", ("x", x)
+    check_floating(op, argument)
+    check_int4(op, qweight, scales, zeros, group_size, argument)
+    check_features(op, argument, 2 * qweight.shape[1], "in features")
+    check_bias(op, bias, qweight.shape[0], argument)
+    return with_features(x, qweight.shape[0])
 
 
 def _backward(
@@ -169,11 +174,11 @@ def _bad_groups(x: Tensor, rest: tuple[Any, ...]) -> Iterator[BadInput]:
     yield BadInput(
         (x, codes, scales, scales.to(other), 32, *rest), "zeros must have the dtype of scales"
     )
-    yield BadInput((x, codes, scales, None, 32, *rest), r"zeros\b.*(None|NoneType)")
     yield BadInput(
         (x, codes, scales, scales, 16, *rest), "group_size must be 32, 64 or 128, got 16"
     )
     yield BadInput((x, codes, scales, scales, 0, *rest), "group_size must be 32, 64 or 128, got 0")
+    yield BadInput((x, codes, scales, scales, -32, *rest), "group_size must be.*got -32")
     yield BadInput((x, codes, scales, scales, 128, *rest), "qweight must hold a multiple of group")
     yield BadInput((x, codes.char(), scales, scales, 32, *rest), "qweight must be uint8, got int8")
 
@@ -181,16 +186,18 @@ def _bad_groups(x: Tensor, rest: tuple[Any, ...]) -> Iterator[BadInput]:
 def _backward_reference(
     grad: Tensor, qweight: Tensor, scales: Tensor, zeros: Tensor, group_size: int
 ) -> Tensor:
-    weight = decode_int4(qweight, scales, zeros, group_size, accumulation_dtype(grad))
+    weight = decode_int4(qweight, scales, zeros, group_size, compute_dtype(grad))
     return apply_backward(grad, weight)
 
 
 def _backward_fake(
     grad: Tensor, qweight: Tensor, scales: Tensor, zeros: Tensor, group_size: int
 ) -> Tensor:
-    name = "linear_int4_backward"
-    check_matrix(name, "qweight", qweight)
-    return empty_linear(name, "grad", grad, qweight.shape[0], 2 * qweight.shape[1])
+    op, argument = "linear_int4_backward", ("grad", grad)
+    check_floating(op, argument)
+    check_int4(op, qweight, scales, zeros, group_size, argument)
+    check_features(op, argument, qweight.shape[0], "out features")
+    return with_features(grad, 2 * qweight.shape[1])
 
 
 def _backward_backward(
@@ -241,6 +248,12 @@ OPERATORS = (
         fake=_fake,
         shapes=("with_last(x, qweight[0])",),
         backward=_backward,
+        saves={
+            "x": ("qweight", "scales", "zeros"),
+            "scales": ("x", "qweight"),
+            "zeros": ("x",),
+            "bias": (),
+        },
         sharding=_sharding,
         samples=_samples,
         bad_inputs=_bad_inputs,
@@ -254,6 +267,11 @@ OPERATORS = (
         fake=_backward_fake,
         shapes=("with_last(grad, 2 * qweight[1])",),
         backward=_backward_backward,
+        saves={
+            "grad": ("qweight", "scales", "zeros"),
+            "scales": ("grad", "qweight"),
+            "zeros": ("grad",),
+        },
         sharding=_backward_sharding,
         samples=_backward_samples,
         bad_inputs=_backward_bad_inputs,

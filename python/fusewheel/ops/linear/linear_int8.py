@@ -8,26 +8,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusewheel import _sharding as sharding
-from fusewheel._operator import Arguments, BadInput, Make, Operator
-from fusewheel._quantized import (
+from fusewheel.dispatch import sharding
+from fusewheel.dispatch.autograd import reference_gradients
+from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator
+from fusewheel.dispatch.sharding import PARTIAL, REPLICATE, Layout, Place
+from fusewheel.ops._checks import check_bias, check_features, check_floating
+from fusewheel.ops._rows import compute_dtype, with_features
+from fusewheel.ops.linear._quantized import (
     SIZES,
-    accumulation_dtype,
     apply_backward,
     apply_linear,
     bad_biases,
     bad_weights,
     bias_gradient,
+    check_int8,
     decode_int8,
-    empty_linear,
     groups_of,
     random_codes,
     random_scales,
     rounded,
 )
-from fusewheel._register import reference_gradients
-from fusewheel._rows import check_matrix
-from fusewheel._sharding import PARTIAL, REPLICATE, Layout, Place
 
 
 def linear_int8(
@@ -39,25 +39,27 @@ def linear_int8(
 ) -> Tensor:
     """A linear layer with an 8-bit weight: `x @ w.T + bias` with `w = qweight * scales`.
 
-    Symmetric quantisation with one scale per output feature, or per output feature and group of
-    input features; the layout of GGUF's Q8_0 is `scales [N, K / 32]`. Sums are float32 (float64
-    where `x` is), rounded once to x's dtype.
+    There is one scale for each out feature, or for each out feature and group of in features.
+    GGUF's Q8_0 has `scales [N, K / 32]`. Sums are float32 (float64 if `x` is float64) and rounded
+    once.
 
-    Source: `dynamic` is the vector-wise quantisation of Dettmers et al., "LLM.int8()" (2022).
+    Source: `torch.nn.functional.linear`; with `dynamic`, the vector-wise quantisation of Dettmers
+    et al., "LLM.int8()" (2022).
 
     Args:
         x: `[..., K]`; float32, bfloat16, float16 or float64.
         qweight: codes `[N, K]`, int8, on the device of `x`.
-        scales: `[N]` or `[N, groups]`, a group being a multiple of 32 input features; any floating
-            dtype (float64 only where `x` is).
-        bias: `[N]`, any floating dtype (float64 only where `x` is), or None.
-        dynamic: rounds the activations to int8 and multiplies integers: per row of `x` and group of
-            input features, `step = max |x| / 127` and the code `round(x / step)`, halves to even.
-            Faster and less exact. Gradients are those of the unrounded activations; float64
-            activations are not rounded.
+        scales: `[N]`, or `[N, groups]` with groups of a multiple of 32 in features; any of the four
+            floating dtypes, but float64 only if `x` is float64.
+        bias: `[N]`, with the dtype rule of `scales`; default None.
+        dynamic: if True, rounds the activations to int8 and multiplies integers, which is faster
+            and less exact. For each row of `x` and group of in features, `step = max(abs(x)) / 127`
+            and the code is `round(x / step)`, halves to even. Gradients are those of the unrounded
+            activations. float64 activations are not rounded. Default False.
 
     Returns:
-        A contiguous tensor `[..., N]` of x's dtype. Differentiable in `x`, `scales` and `bias`.
+        A contiguous tensor `[..., N]` with the dtype of `x`; differentiable in `x`, `scales` and
+        `bias`.
 
     Raises:
         RuntimeError: a dtype, shape or device is not as above, or a tensor is sparse.
@@ -69,14 +71,18 @@ def linear_int8(
 def _reference(
     x: Tensor, qweight: Tensor, scales: Tensor, bias: Tensor | None, dynamic: bool
 ) -> Tensor:
-    weight = decode_int8(qweight, scales, accumulation_dtype(x))
+    weight = decode_int8(qweight, scales, compute_dtype(x))
     taken = rounded(x, qweight.shape[1] // groups_of(scales)) if dynamic else x
     return apply_linear(taken, weight, bias, x.dtype)
 
 
 def _fake(x: Tensor, qweight: Tensor, scales: Tensor, bias: Tensor | None, dynamic: bool) -> Tensor:
-    check_matrix("linear_int8", "qweight", qweight)
-    return empty_linear("linear_int8", "x", x, qweight.shape[1], qweight.shape[0])
+    op, argument = "linear_int8", ("x", x)
+    check_floating(op, argument)
+    check_int8(op, qweight, scales, argument)
+    check_features(op, argument, qweight.shape[1], "in features")
+    check_bias(op, bias, qweight.shape[0], argument)
+    return with_features(x, qweight.shape[0])
 
 
 def _backward(
@@ -138,13 +144,15 @@ def _bad_scales(x: Tensor, rest: tuple[Any, ...]) -> Iterator[BadInput]:
 
 
 def _backward_reference(grad: Tensor, qweight: Tensor, scales: Tensor) -> Tensor:
-    return apply_backward(grad, decode_int8(qweight, scales, accumulation_dtype(grad)))
+    return apply_backward(grad, decode_int8(qweight, scales, compute_dtype(grad)))
 
 
 def _backward_fake(grad: Tensor, qweight: Tensor, scales: Tensor) -> Tensor:
-    name = "linear_int8_backward"
-    check_matrix(name, "qweight", qweight)
-    return empty_linear(name, "grad", grad, qweight.shape[0], qweight.shape[1])
+    op, argument = "linear_int8_backward", ("grad", grad)
+    check_floating(op, argument)
+    check_int8(op, qweight, scales, argument)
+    check_features(op, argument, qweight.shape[0], "out features")
+    return with_features(grad, qweight.shape[1])
 
 
 def _backward_backward(
@@ -169,7 +177,7 @@ def _backward_bad_inputs(make: Make) -> Iterator[BadInput]:
 
 def _sharding(*arguments: Any) -> Iterator[Layout]:
     x, _, scales, _, dynamic = arguments
-    # A piece of a group would be rounded by the largest of its own activations.
+    # A device with a part of a group would round by the largest activation of that part.
     if dynamic and len(scales.shape) == 1:
         yield from sharding.row_wise((0,), ("rows",))(*arguments)
         yield Layout(sharding.places(arguments, {1: 0, 2: 0, 3: 0}), (len(x.shape) - 1,))
@@ -204,6 +212,7 @@ OPERATORS = (
         fake=_fake,
         shapes=("with_last(x, qweight[0])",),
         backward=_backward,
+        saves={"x": ("qweight", "scales"), "scales": ("x", "qweight"), "bias": ()},
         sharding=_sharding,
         samples=_samples,
         bad_inputs=_bad_inputs,
@@ -217,6 +226,7 @@ OPERATORS = (
         fake=_backward_fake,
         shapes=("with_last(grad, qweight[1])",),
         backward=_backward_backward,
+        saves={"grad": ("qweight", "scales"), "scales": ("grad", "qweight")},
         sharding=_backward_sharding,
         samples=_backward_samples,
         bad_inputs=_backward_bad_inputs,

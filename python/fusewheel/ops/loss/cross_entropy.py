@@ -8,10 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusewheel._operator import Arguments, BadInput, Make, Operator
-from fusewheel._register import reference_gradients
-from fusewheel._rows import compute_dtype, wide
-from fusewheel._sharding import REPLICATE, Layout, row_wise
+from fusewheel.dispatch.autograd import reference_gradients
+from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator
+from fusewheel.dispatch.sharding import REPLICATE, Layout, row_wise
+from fusewheel.ops._checks import check_statistic
+from fusewheel.ops._rows import compute_dtype, wide
+from fusewheel.ops.loss._checks import (
+    check_cross_entropy,
+    check_rows_of_logits,
+    check_target,
+    check_two_dimensions,
+)
 
 
 def cross_entropy(
@@ -24,41 +31,46 @@ def cross_entropy(
     z_loss: float = 0.0,
     softcap: float = 0.0,
 ) -> Tensor:
-    """Cross entropy of rows of logits and their classes, `torch.nn.functional.cross_entropy` with a
-    z-loss and a soft cap of the logits.
+    """Cross entropy of logits and classes, as `torch.nn.functional.cross_entropy`, with a z-loss
+    and a soft cap of the logits.
 
-    With `z = softcap * tanh(logits / softcap)` (or the logits themselves where `softcap` is 0),
-    `lse = logsumexp(z)`, `C` classes, `w = weight`, a row of target `t` has the loss
+    Let `z = softcap * tanh(logits / softcap)`, or the logits themselves if `softcap` is 0,
+    `lse = logsumexp(z)` over the `C` classes, and `w = weight`. A row with target `t` has the loss
     `(1 - label_smoothing) * w[t] * (lse - z[t]) + label_smoothing / C * sum(w * (lse - z))
     + z_loss * lse ** 2`.
 
-    The gradient of the logits is computed together with the loss, in the dtype of the logits, and
-    scaled in the backward pass. It is there if gradients are enabled and `logits.requires_grad`.
-    Second derivatives, and the gradient of `weight`, are those of the formula in PyTorch operators.
+    The backward computes the gradient of the logits from the logits and rounds it once. Of the size
+    of the logits, it keeps nothing else in memory. Second derivatives and the gradient of `weight`
+    are computed by PyTorch operators.
 
-    Source: Szegedy et al., "Rethinking the Inception Architecture" (2015) for label smoothing;
-    de Brebisson and Vincent, "The Z-loss" (2016), in the form of PaLM (2022); Gemma 2 (2024) for
-    the soft cap.
+    Source: `torch.nn.functional.cross_entropy`; Szegedy et al., "Rethinking the Inception
+    Architecture" (2015) for label smoothing; de Brebisson and Vincent, "The Z-loss" (2016), in the
+    form of PaLM (2022); Gemma 2 (2024) for the soft cap.
 
     Args:
-        logits: `[N, C]`; float32, bfloat16, float16 or float64.
-        target: int64 `[N]`, classes from 0 to C - 1 or `ignore_index`. Or probabilities, of shape
-            and dtype of `logits`: PyTorch's own function then runs, which has no z-loss and no cap.
-        weight: `[C]`, dtype and device of `logits`, or None for ones.
-        ignore_index: rows of this target have no loss and no gradient; their logits are not read.
-        reduction: `"none"`, `"sum"`, or `"mean"`: the sum divided by that of `w[t]` over the rows
-            which are not ignored. Without any such row the mean is NaN.
-        label_smoothing: from 0 to 1, the share of the target that all classes divide.
-        z_loss: how much of `lse ** 2` is added; `weight` does not apply to it.
-        softcap: the largest magnitude of `z`, in the units of the logits; 0 for no cap.
+        logits: `[N, C]`, `[N, C, d1, ...]` or `[C]`; float32, bfloat16, float16 or float64.
+        target: int64 `[N]`, `[N, d1, ...]` or `[]`: classes from 0 to C - 1, or `ignore_index`. Or
+            class probabilities with the shape and dtype of `logits`; then PyTorch's function runs,
+            which has no z-loss and no soft cap.
+        weight: `[C]`, the factor of each class, with the dtype and device of `logits`; default
+            None, which means ones.
+        ignore_index: rows with this target have no loss and no gradient, and their logits are not
+            read; default -100.
+        reduction: `"mean"` (default), `"sum"` or `"none"`. The mean is the sum divided by the sum
+            of `w[t]` over the rows that are not ignored; it is NaN if all rows are ignored.
+        label_smoothing: from 0 to 1, the share of the target that is spread over all classes;
+            default 0.
+        z_loss: the factor of `lse ** 2`, to which `weight` does not apply; default 0.
+        softcap: the largest magnitude of `z`; default 0, which means no cap.
 
     Returns:
-        The loss in the dtype of `logits`, summed in float32 at least: `[N]`, or a scalar.
+        The loss in the dtype of `logits`: the shape of the classes for `"none"`, else a scalar.
+        Sums are float32 (float64 for float64).
 
     Raises:
-        ValueError: `reduction` is not one of the three; probabilities with a z-loss or a cap.
-        RuntimeError: another dtype, shape or device than expected; `label_smoothing` or `softcap`
-            out of range; a target that is no class, on the CPU. On CUDA the loss and the gradient
+        ValueError: `reduction` is not one of the three; probabilities with a z-loss or a soft cap.
+        RuntimeError: a dtype, shape or device is not as above, `label_smoothing` or `softcap` is
+            out of range, or, on a CPU, a target is not a class. On CUDA the loss and the gradient
             of such a row are NaN.
     """
     check_reduction("cross_entropy", reduction)
@@ -76,19 +88,32 @@ def cross_entropy(
             reduction=reduction,
             label_smoothing=label_smoothing,
         )
-    needs_grad = torch.is_grad_enabled() and logits.requires_grad
+    rows, classes = _rows_of(logits, target)
     loss: Tensor = torch.ops.fusewheel.cross_entropy(
-        logits, target, weight, ignore_index, label_smoothing, z_loss, softcap, needs_grad
+        rows, classes, weight, ignore_index, label_smoothing, z_loss, softcap, False
     )[0]
-    if reduction != "none":
-        loss = loss.sum()
+    if reduction == "none":
+        return loss.to(logits.dtype).view(target.shape)
+    loss = loss.sum()
     if reduction == "mean":
-        loss = mean_of(loss, target, weight, ignore_index)
+        loss = mean_of(loss, classes, weight, ignore_index)
     return loss.to(logits.dtype)
 
 
+def _rows_of(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits of any shape as a matrix with a column for each class, and the classes of its rows."""
+    if logits.dim() == 2 or logits.dim() == 0:  # the operator refuses no dimension
+        return logits, target
+    if logits.dim() == 1:
+        check_target("cross_entropy", target, [], "logits without the classes")
+        return logits.unsqueeze(0), target.unsqueeze(0)
+    shape = list(logits.shape[:1]) + list(logits.shape[2:])
+    check_target("cross_entropy", target, shape, "logits without dimension 1, the classes")
+    return logits.movedim(1, -1).flatten(0, -2), target.flatten()
+
+
 def check_reduction(op: str, reduction: str) -> None:
-    """Refuses an unknown one."""
+    """Raises ValueError for an unknown reduction."""
     if reduction != "mean" and reduction != "sum" and reduction != "none":
         raise ValueError(f"{op}: reduction must be 'none', 'mean' or 'sum', got '{reduction}'")
 
@@ -96,7 +121,7 @@ def check_reduction(op: str, reduction: str) -> None:
 def mean_of(total: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int) -> Tensor:
     """`total` divided by the sum of `weight[t]` over the rows that are not ignored.
 
-    Without any it is NaN, and its gradient zero.
+    If all rows are ignored, the result is NaN and its gradient is zero.
     """
     kept = target != ignore_index
     if weight is None:
@@ -117,8 +142,13 @@ def reference(
     z_loss: float,
     softcap: float,
     needs_grad: bool,
+    grad: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The operator's results, in PyTorch operators."""
+    """The operator's results, in PyTorch operators.
+
+    The third one is the gradient of the logits if `needs_grad`, and empty if not. `grad` is what
+    the loss of each row counts for in it, 1 by default.
+    """
     z = wide(logits)
     if softcap > 0:
         z = softcap * torch.tanh(z / softcap)
@@ -137,30 +167,28 @@ def reference(
         loss = loss - class_share * (log_p * w).sum(-1, keepdim=True)
     if z_loss != 0:
         loss = loss + z_loss * lse.square()
-    grad = logits.new_empty(0)
+    grad_logits = logits.new_empty(0)
     if needs_grad:
         own = torch.arange(classes, device=target.device) == index
         pull = share + class_share * w.sum() + 2.0 * z_loss * lse
         slope = log_p.exp() * pull - class_share * w - torch.where(own, share, 0.0)
         if softcap > 0:
             slope = slope * (1 - (z / softcap).square())
-        grad = torch.where(kept.unsqueeze(-1), slope, 0.0).to(logits.dtype)
+        if grad is not None:
+            slope = slope * grad.unsqueeze(-1)
+        grad_logits = torch.where(kept.unsqueeze(-1), slope, 0.0).to(logits.dtype)
     loss, lse = (torch.where(kept, t.squeeze(-1), 0.0) for t in (loss, lse))
-    return loss, lse, grad
+    return loss, lse, grad_logits
 
 
 def _fake(
     logits: Tensor, target: Tensor, weight: Tensor | None, *settings: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    needs_grad = settings[-1]
-    torch._check(logits.dim() == 2, lambda: "cross_entropy: logits must have shape [rows, classes]")
-    torch._check(
-        target.shape == logits.shape[:1],
-        lambda: (
-            f"cross_entropy: target must have shape {list(logits.shape[:1])}, "
-            f"got {list(target.shape)}"
-        ),
-    )
+    _, label_smoothing, _, softcap, needs_grad, grad = settings
+    check_rows_of_logits(logits, target, weight)
+    check_cross_entropy("cross_entropy", label_smoothing, softcap)
+    if grad is not None:
+        check_statistic("cross_entropy", ("grad", grad), logits)
     dtype = compute_dtype(logits)
     loss, lse = (logits.new_empty(logits.shape[:1], dtype=dtype) for _ in range(2))
     return loss, lse, logits.new_empty(logits.shape if needs_grad else 0)
@@ -173,17 +201,17 @@ def _backward(
     saved: Sequence[Tensor],
 ) -> list[Tensor | None]:
     grad_loss, grad_lse, grad_grad = grads
-    *_, needs_grad = arguments
-    if needs_grad and grad_loss is not None and grad_lse is None and grad_grad is None:
-        grad_logits = torch.ops.fusewheel.cross_entropy_backward(grad_loss, saved[0])
-        found: list[Tensor | None] = [grad_logits, *[None] * (len(arguments) - 1)]
-        if needs[2]:
-            only_weight = [i == 2 for i in range(len(arguments))]
-            found[2] = reference_gradients(reference, only_weight, grads, arguments)[2]
-        return found
-    # Second derivatives, and whoever wants more than the loss or has not said that he wants its
-    # gradient, come here. The parts are added before they are rounded.
-    return reference_gradients(reference, needs, grads, arguments)
+    if grad_loss is None or grad_lse is not None or grad_grad is not None:
+        # Second derivatives, and gradients of other results than the loss. The parts are added
+        # before they are rounded.
+        return reference_gradients(reference, needs, grads, arguments)
+    found: list[Tensor | None] = [None] * len(arguments)
+    if needs[0]:
+        found[0] = torch.ops.fusewheel.cross_entropy(*arguments[:7], True, grad_loss)[2]
+    if needs[2]:
+        only_weight = [i == 2 for i in range(len(arguments))]
+        found[2] = reference_gradients(reference, only_weight, grads, arguments)[2]
+    return found
 
 
 def random_classes(make: Make, rows: int, classes: int, ignored: Sequence[int] = ()) -> Tensor:
@@ -195,9 +223,11 @@ def random_classes(make: Make, rows: int, classes: int, ignored: Sequence[int] =
 
 
 def _samples(make: Make) -> Iterator[Arguments]:
-    def call(logits: Tensor, *settings: Any, ignored: Sequence[int] = ()) -> Arguments:
+    def call(
+        logits: Tensor, *settings: Any, ignored: Sequence[int] = (), grad: Tensor | None = None
+    ) -> Arguments:
         rows, classes = logits.shape
-        return logits, random_classes(make, rows, classes, ignored), *settings
+        return logits, random_classes(make, rows, classes, ignored), *settings, grad
 
     yield call(make(5, 7), None, -100, 0.0, 0.0, 0.0, True)
     yield call(make(4, 9), make(9), -100, 0.1, 0.01, 2.0, True, ignored=(1, 3))
@@ -209,8 +239,17 @@ def _samples(make: Make) -> Iterator[Arguments]:
     yield call(make(4, 130)[:, 2:], None, -100, 0.0, 0.0, 0.0, True)
     yield call(make(3, 1), None, -100, 0.0, 0.0, 0.0, True)
     yield call(make(0, 6), None, -100, 0.0, 0.0, 0.0, True)
-    yield make(3, 4), torch.tensor([1, 2, 0], device=make.device), None, 2, 0.0, 0.0, 0.0, True
+    ignored = torch.tensor([1, 2, 0], device=make.device)
+    yield make(3, 4), ignored, None, 2, 0.0, 0.0, 0.0, True, None
     yield call(make(3, 50, scale=1e3), None, -100, 0.1, 0.0, 0.0, True)
+    # What the losses count for.
+    yield call(make(33, 130), None, -100, 0.0, 0.0, 0.0, True, grad=_per_row(make, 33))
+    given = _per_row(make, 1).expand(4)
+    yield call(make(4, 9), make(9), -100, 0.1, 0.01, 2.0, True, ignored=(1,), grad=given)
+
+
+def _per_row(make: Make, rows: int) -> Tensor:
+    return wide(make(rows).detach()).requires_grad_(make.requires_grad)
 
 
 def _benchmarks(make: Make) -> Iterator[tuple[str, Arguments]]:
@@ -234,12 +273,16 @@ def _bad_inputs(make: Make) -> Iterator[BadInput]:
     for smoothing in (-0.1, 1.1, float("nan")):
         bad = (x, target, None, -100, smoothing, 0.0, 0.0, True)
         yield BadInput(bad, "label_smoothing must be between 0 and 1")
+    row = wide(make(4))
+    yield BadInput((x, target, None, *rest, row[:3]), r"grad must have shape \[4\]")
+    yield BadInput((x, target, None, *rest, row.to(torch.bfloat16)), "grad must be float")
     bad = (x, target, None, -100, 0.0, 0.0, -1.0, True)
     yield BadInput(bad, "softcap must be positive, or 0")
-    yield BadInput((None, target, None, *rest), r"logits\b.*(None|NoneType)")
-    yield BadInput((x, None, None, *rest), r"target\b.*(None|NoneType)")
-    if x.dtype == torch.float32:
-        yield BadInput((x.to_sparse(), target, None, *rest), "logits must be a dense tensor")
+
+
+def _sharding(*arguments: Any) -> Iterator[Layout]:
+    along = (0, 1) if arguments[8] is None else (0, 1, 8)
+    return row_wise(along, ("rows", "rows", "rows"))(*arguments)
 
 
 def _backward_reference(grad: Tensor, grad_logits: Tensor) -> Tensor:
@@ -247,8 +290,9 @@ def _backward_reference(grad: Tensor, grad_logits: Tensor) -> Tensor:
 
 
 def _backward_fake(grad: Tensor, grad_logits: Tensor) -> Tensor:
-    message = "cross_entropy_backward: grad_logits must have shape [rows, classes]"
-    torch._check(grad_logits.dim() == 2, lambda: message)
+    op = "cross_entropy_backward"
+    check_two_dimensions(op, ("grad_logits", grad_logits), "[rows, classes]")
+    check_statistic(op, ("grad", grad), grad_logits)
     return grad_logits.new_empty(grad_logits.shape)
 
 
@@ -268,6 +312,7 @@ def _backward_bad_inputs(make: Make) -> Iterator[BadInput]:
     row = wide(make(4))
     yield BadInput((row[:3], x), r"grad must have shape \[4\]")
     yield BadInput((row.to(torch.bfloat16), x), "grad must be float")
+    yield BadInput((row[:1], x), r"grad must have shape \[4\].*got \[1\]")
     yield BadInput((row, row), r"grad_logits must have shape \[rows, classes\]")
 
 
@@ -278,9 +323,9 @@ OPERATORS = (
         fake=_fake,
         shapes=("logits[:1]", "logits[:1]", "when(needs_grad, logits)"),
         backward=_backward,
-        auxiliary=(2,),
         materialize_grads=False,
-        sharding=row_wise((0, 1), ("rows", "rows", "rows")),
+        statistics=(8,),
+        sharding=_sharding,
         samples=_samples,
         bad_inputs=_bad_inputs,
         benchmarks=_benchmarks,
@@ -292,6 +337,7 @@ OPERATORS = (
         reference=_backward_reference,
         fake=_backward_fake,
         shapes=("grad_logits",),
+        saves={"grad": ("grad_logits",), "grad_logits": ("grad",)},
         sharding=_backward_sharding,
         samples=_backward_samples,
         bad_inputs=_backward_bad_inputs,

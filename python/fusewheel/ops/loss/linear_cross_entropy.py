@@ -1,4 +1,4 @@
-"""Cross entropy of a linear layer's output, which never exists as a whole"""
+"""Cross entropy of a linear layer's output, without materialising that output"""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusewheel import _linear_cross_entropy as inputs
-from fusewheel._operator import Arguments, Operator
-from fusewheel._register import reference_gradients
-from fusewheel._rows import compute_dtype, wide
-from fusewheel._sharding import Layout, row_wise
-from fusewheel.ops.cross_entropy import check_reduction, mean_of
-from fusewheel.ops.cross_entropy import reference as cross_entropy_reference
+from fusewheel._torch.autograd import graph_is_kept
+from fusewheel._torch.functorch import is_batch, is_plain
+from fusewheel.dispatch.autograd import reference_gradients
+from fusewheel.dispatch.operator import Arguments, Operator
+from fusewheel.dispatch.sharding import Layout, row_wise
+from fusewheel.ops._checks import check_statistic
+from fusewheel.ops._rows import compute_dtype, wide
+from fusewheel.ops.loss import _linear_cross_entropy as inputs
+from fusewheel.ops.loss._checks import check_linear_cross_entropy, check_target
+from fusewheel.ops.loss.cross_entropy import check_reduction, mean_of
+from fusewheel.ops.loss.cross_entropy import reference as cross_entropy_reference
 
 
 def linear_cross_entropy(
@@ -29,57 +33,61 @@ def linear_cross_entropy(
     z_loss: float = 0.0,
     softcap: float = 0.0,
 ) -> Tensor:
-    """`cross_entropy(x @ weight.T + bias, target)` without the logits of more than a few rows.
+    """`cross_entropy(x @ weight.T + bias, target)`, without materialising the full logits.
+    `fusewheel.cross_entropy` has the formula of the loss.
 
-    The logits of a chunk of rows are computed, then their loss, its gradient in their place, and at
-    once what that gives to the gradients of `x`, `weight` and `bias`: three products per chunk, and
-    nothing of the size of all logits. The backward pass scales these gradients. With the reduction
-    `"none"`, where the scale of each row is only known then, it computes the logits once more.
+    It works on chunks of rows: it computes their logits, their loss, the gradient of the logits in
+    the same memory, and adds their part to the gradients of `x`, `weight` and `bias`. The backward
+    scales these gradients. With the reduction `"none"` the scale of each row is known only in the
+    backward, which computes the logits again.
 
-    The logits and their gradient are rounded to the dtype of `x`, as by a linear layer; on a CPU
-    that does not multiply in that dtype they stay in float32. The gradients of `weight` and `bias`
-    are summed in float32 at least, and kept so until they are scaled.
+    The logits and their gradient are rounded to the dtype of `x`, as in a linear layer; on a CPU
+    without products in that dtype they stay in float32. The gradients of `weight` and `bias` are
+    summed in float32 (float64 for float64) and rounded after they are scaled.
 
-    Second derivatives, the gradient of `class_weight`, and everything under `torch.func`, are those
-    of the formula in PyTorch operators, with all logits in memory.
+    Second derivatives, the gradient of `class_weight`, and everything under `torch.func` are
+    computed by PyTorch operators, with all logits in memory.
 
-    Source: the options are those of `cross_entropy`; Wijmans et al., "Cut Your Losses in
-    Large-Vocabulary Language Models" (2024), and Hsu et al., "Liger Kernel" (2024), for never
-    holding all logits.
+    Source: `torch.nn.functional.linear` and `torch.nn.functional.cross_entropy`; Wijmans et al.,
+    "Cut Your Losses in Large-Vocabulary Language Models" (2024), and Hsu et al., "Liger Kernel"
+    (2024), for working on chunks.
 
     Args:
         x: `[..., D]`; float32, bfloat16, float16 or float64.
-        weight: `[C, D]`, dtype and device of `x`.
-        target: int64 `[...]`, classes from 0 to C - 1 or `ignore_index`.
-        bias: `[C]`, likewise; none by default.
-        class_weight: `[C]`, likewise, the factor of each class; ones by default.
-        ignore_index: rows of this target have no loss and no gradient.
-        reduction: `"none"`, `"sum"`, or `"mean"`: the sum divided by that of `class_weight[t]` over
-            the rows which are not ignored. Without any such row the mean is NaN.
-        label_smoothing: from 0 to 1, the share of the target that all classes divide.
-        z_loss: how much of `logsumexp ** 2` is added; `class_weight` does not apply to it.
-        softcap: the logits become `softcap * tanh(logits / softcap)`; 0 for no cap.
+        weight: `[C, D]`, with the dtype and device of `x`.
+        target: int64 `[...]`: classes from 0 to C - 1, or `ignore_index`.
+        bias: `[C]`, with the dtype and device of `x`; default None.
+        class_weight: `[C]`, the factor of each class, with the dtype and device of `x`; default
+            None, which means ones.
+        ignore_index: rows with this target have no loss and no gradient; default -100.
+        reduction: `"mean"` (default), `"sum"` or `"none"`. The mean is the sum divided by the sum
+            of `class_weight[t]` over the rows that are not ignored; it is NaN if all rows are
+            ignored.
+        label_smoothing: from 0 to 1, the share of the target that is spread over all classes;
+            default 0.
+        z_loss: the factor of `logsumexp ** 2`, to which `class_weight` does not apply; default 0.
+        softcap: the logits become `softcap * tanh(logits / softcap)`; default 0, which means no
+            cap.
 
     Returns:
-        The loss in the dtype of `x`, summed in float32 at least: `[...]`, or a scalar.
+        The loss in the dtype of `x`: `[...]` for `"none"`, else a scalar. Sums are float32 (float64
+        for float64).
 
     Raises:
-        ValueError: `reduction` is not one of the three, or the shape of `target` not that of `x`
+        ValueError: `reduction` is not one of the three, or the shape of `target` is not that of `x`
             without its last dimension.
-        RuntimeError: another dtype, shape or device than expected; `label_smoothing` or `softcap`
-            out of range; a target that is no class, on the CPU. On CUDA the loss of such a row is
-            NaN, and so are all gradients it has a part in.
+        RuntimeError: a dtype, shape or device is not as above, `label_smoothing` or `softcap` is
+            out of range, or, on a CPU, a target is not a class. On CUDA the loss of such a row is
+            NaN, and so are the gradients that it contributes to.
     """
     check_reduction("linear_cross_entropy", reduction)
-    if target.shape != x.shape[:-1]:
-        raise ValueError(
-            f"linear_cross_entropy: target must have shape {list(x.shape[:-1])} (all but the last "
-            f"dimension of x), got {list(target.shape)}"
-        )
+    shape = list(x.shape[:-1])
+    check_target("linear_cross_entropy", target, shape, "all but the last dimension of x")
     rows = x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)
     classes = target.flatten()
     summed = reduction != "none"
-    # The gradient of a sum does not depend on what comes; that of single losses does.
+    # The gradients of a summed loss can be computed now and scaled in the backward; those of
+    # single losses cannot.
     early = summed and torch.is_grad_enabled()
     loss: Tensor = torch.ops.fusewheel.linear_cross_entropy(
         rows,
@@ -141,22 +149,9 @@ def _fake_gradients(
 def _fake(
     x: Tensor, weight: Tensor, target: Tensor, *settings: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    _check_shapes(x, weight, target)
+    check_linear_cross_entropy("linear_cross_entropy", x, weight, target, *settings[:-4])
     loss = x.new_empty(() if settings[-4] else x.shape[:1], dtype=compute_dtype(x))
     return loss, *_fake_gradients(x, weight, settings[-3:])
-
-
-def _check_shapes(x: Tensor, weight: Tensor, target: Tensor) -> None:
-    op = "linear_cross_entropy"
-    torch._check(x.dim() == 2, lambda: f"{op}: x must have shape [rows, in features]")
-    torch._check(
-        weight.dim() == 2 and weight.shape[1] == x.shape[1],
-        lambda: f"{op}: weight must have shape [classes, {x.shape[1]}], got {list(weight.shape)}",
-    )
-    torch._check(
-        target.shape == x.shape[:1],
-        lambda: f"{op}: target must have shape {list(x.shape[:1])}, got {list(target.shape)}",
-    )
 
 
 def _backward(
@@ -188,15 +183,13 @@ def _backward(
 
 
 def _scaled(unit: Tensor, grad: Tensor) -> Tensor:
-    """`unit * grad`, written over `unit`, as large as the weight maybe, if it is not used again."""
-    functorch = torch._C._functorch
+    """`unit * grad`; in place if `unit`, which may be as large as the weight, is not used again."""
     final = (
-        not torch.compiler.is_compiling()  # which cannot look at the rest
-        and type(unit) is Tensor
+        not torch.compiler.is_compiling()  # Dynamo cannot trace the following tests
+        and is_plain(unit)
         and not torch.is_grad_enabled()
-        and not functorch.is_batchedtensor(grad)
-        and not functorch.is_legacy_batchedtensor(grad)
-        and not torch._C._autograd._get_current_graph_task_keep_graph()
+        and not is_batch(grad)
+        and not graph_is_kept()
     )
     return unit.detach().mul_(grad) if final else unit * grad
 
@@ -213,7 +206,7 @@ def _backward_reference(
     options, needs = (*settings[:4], True), settings[4:]
     logits = torch.nn.functional.linear(x, weight, bias)
     unit = cross_entropy_reference(logits, target, class_weight, *options)[2]
-    # Of a row that is ignored, whatever its gradient is.
+    # An ignored row contributes nothing, even if its gradient is NaN.
     grad = torch.where(target != settings[0], grad, 0.0)
     grad_logits = (grad.unsqueeze(-1) * wide(unit)).to(x.dtype)
     return _gradients(x, weight, grad_logits, needs)
@@ -222,7 +215,9 @@ def _backward_reference(
 def _backward_fake(
     grad: Tensor, x: Tensor, weight: Tensor, target: Tensor, *settings: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    _check_shapes(x, weight, target)
+    op = "linear_cross_entropy_backward"
+    check_linear_cross_entropy(op, x, weight, target, *settings[:-3])
+    check_statistic(op, ("grad", grad), x)
     return _fake_gradients(x, weight, settings[-3:])
 
 
@@ -254,7 +249,10 @@ OPERATORS = (
             "when(needs_bias, weight[:1])",
         ),
         backward=_backward,
-        auxiliary=(1, 2, 3),
+        saves=(
+            *("x", "weight", "target", "bias", "class_weight"),
+            *("grad_x", "grad_weight", "grad_bias"),
+        ),
         materialize_grads=False,
         products=True,
         sharding=_sharding,

@@ -8,14 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusewheel._elementwise import SIZES
-from fusewheel._operator import Arguments, BadInput, Make, Operator
-from fusewheel._register import reference_gradients
-from fusewheel._rows import check_rows, check_same, empty_statistic
-from fusewheel._sharding import row_wise
-from fusewheel.ops.layer_norm import backward_reference as norm_backward_reference
-from fusewheel.ops.layer_norm import parameter_samples
-from fusewheel.ops.layer_norm import reference as norm_reference
+from fusewheel.dispatch.autograd import reference_gradients
+from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator
+from fusewheel.dispatch.sharding import row_wise
+from fusewheel.ops._checks import check_rows, check_same
+from fusewheel.ops._elementwise import SIZES
+from fusewheel.ops._rows import empty_statistic
+from fusewheel.ops.norm.layer_norm import backward_reference as norm_backward_reference
+from fusewheel.ops.norm.layer_norm import (
+    check_layer_norm,
+    check_layer_norm_backward,
+    parameter_samples,
+)
+from fusewheel.ops.norm.layer_norm import reference as norm_reference
 
 
 def add_layer_norm(
@@ -25,25 +30,28 @@ def add_layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> tuple[Tensor, Tensor]:
-    """`sum = x + residual` and `layer_norm(sum, weight, bias, eps)` in one pass over memory.
+    """`sum = x + residual` and `layer_norm(sum, weight, bias, eps)`, in one pass over memory.
 
-    The sum is rounded to x's dtype before it is normalised, so the values are those of the two
-    operations one after the other. Source and formula: see `layer_norm`. Where a block normalises
-    after the addition (the original transformer, BERT), the sum is not needed and may be dropped.
+    The sum is rounded to the dtype of `x` before it is normalised, so the values are those of the
+    two operations one after the other. A block that normalises after the addition (the original
+    transformer, BERT) does not need the sum and may drop it. `fusewheel.layer_norm` has the
+    formula.
+
+    Source: Ba, Kiros and Hinton, "Layer Normalization" (2016); `torch.nn.functional.layer_norm`.
 
     Args:
         x: at least one dimension; float32, bfloat16, float16 or float64.
         residual: shape, dtype and device of `x`.
-        weight: shape `[x.shape[-1]]`, dtype and device of `x`; ones if absent.
-        bias: likewise; zeros if absent.
-        eps: added to the variance.
+        weight: `[x.shape[-1]]`, with the dtype and device of `x`; default None, which means ones.
+        bias: `[x.shape[-1]]`, with the dtype and device of `x`; default None, which means zeros.
+        eps: added to the variance; default 1e-5.
 
     Returns:
-        The normalised sum, and the sum: contiguous tensors of x's shape and dtype.
+        The normalised sum, and the sum: contiguous tensors with the shape and dtype of `x`.
 
     Raises:
-        RuntimeError: a dtype is not floating or differs, `residual`, `weight` or `bias` has another
-            shape, `x` has no dimension, or a tensor is sparse.
+        RuntimeError: a dtype is not one of the four, dtypes or devices differ, `residual`, `weight`
+            or `bias` has another shape, `x` has no dimension, or a tensor is sparse.
     """
     y, total, _, _ = torch.ops.fusewheel.add_layer_norm(x, residual, weight, bias, eps)
     return y, total
@@ -52,7 +60,13 @@ def add_layer_norm(
 def _reference(
     x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    total = x + residual
+    return _of_sum(x + residual, weight, bias, eps)
+
+
+def _of_sum(
+    total: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The results as a function of the sum, of which the gradient is that of both addends."""
     y, mean, rstd = norm_reference(total, weight, bias, eps)
     return y, total, mean, rstd
 
@@ -60,8 +74,9 @@ def _reference(
 def _fake(
     x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    check_rows("add_layer_norm", x, ("weight", weight), ("bias", bias))
-    check_same("add_layer_norm", "residual", residual, x)
+    check_rows("add_layer_norm", ("x", x))
+    check_same("add_layer_norm", ("residual", residual), ("x", x))
+    check_layer_norm("add_layer_norm", ("x", x), weight, bias)
     return x.new_empty(x.shape), x.new_empty(x.shape), empty_statistic(x), empty_statistic(x)
 
 
@@ -74,7 +89,10 @@ def _backward(
     if grad_mean is not None or grad_rstd is not None:
         # Only second derivatives (and whoever calls the operator for its statistics) come here. The
         # parts are added before they are rounded.
-        return tuple(reference_gradients(_reference, needs, grads, arguments))
+        addend, *others = reference_gradients(
+            _of_sum, (needs[0] or needs[1], *needs[2:]), grads, (total, *arguments[2:])
+        )
+        return addend, addend, *others
     parameters = needs[2] or needs[3]
     grad, grad_weight, grad_bias = grad_sum, None, None
     if grad_y is not None and grad_sum is not None:
@@ -117,9 +135,6 @@ def _bad_inputs(make: Make) -> Iterator[BadInput]:
     yield BadInput((x, x, make(7), None, 1e-5), r"weight must have shape \[8\].*got \[7\]")
     yield BadInput((x, x, None, make(7), 1e-5), r"bias must have shape \[8\].*got \[7\]")
     yield BadInput((make(), make(), None, None, 1e-5), "x must have at least one dimension")
-    yield BadInput((x, None, weight, weight, 1e-5), r"residual\b.*(None|NoneType)")
-    if x.dtype == torch.float32:
-        yield BadInput((x, x.to_sparse(), None, None, 1e-5), "residual must be a dense tensor")
 
 
 def _backward_reference(
@@ -144,6 +159,9 @@ def _backward_fake(
     rstd: Tensor,
     parameters: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    op = "add_layer_norm_backward"
+    check_layer_norm_backward(op, grad, ("sum", sum), weight, mean, rstd)
+    check_same(op, ("grad_sum", grad_sum), ("sum", sum))
     columns = sum.shape[-1] if parameters else 0
     return sum.new_empty(sum.shape), sum.new_empty(columns), sum.new_empty(columns)
 
@@ -165,6 +183,8 @@ def _backward_bad_inputs(make: Make) -> Iterator[BadInput]:
     yield BadInput((x, make(8), x, None, mean, rstd, True), r"grad_sum must have shape \[4, 8\]")
     yield BadInput((x, x, x, make(7), mean, rstd, True), r"weight must have shape \[8\]")
     yield BadInput((x, x, x, None, mean[:3], rstd, True), r"mean must have shape \[4\]")
+    yield BadInput((x, x, x, None, mean, rstd[:3], True), r"rstd must have shape \[4\]")
+    yield BadInput((x, x, make(), None, mean, rstd, True), "sum must have at least one dimension")
 
 
 OPERATORS = (
@@ -174,7 +194,7 @@ OPERATORS = (
         fake=_fake,
         shapes=("x", "x", "rows(x)", "rows(x)"),
         backward=_backward,
-        auxiliary=(1, 2, 3),
+        saves=("weight", "sum", "mean", "rstd"),
         materialize_grads=False,
         sharding=row_wise((0, 1), ("rows", "rows", "rows", "rows")),
         samples=_samples,
@@ -187,6 +207,7 @@ OPERATORS = (
         reference=_backward_reference,
         fake=_backward_fake,
         shapes=("sum", "when(parameters, sum[-1:])", "when(parameters, sum[-1:])"),
+        saves=("grad", "sum", "weight", "mean", "rstd"),
         sharding=row_wise((0, 1, 2, 4, 5), ("rows", "sum", "sum")),
         samples=_backward_samples,
         bad_inputs=_backward_bad_inputs,

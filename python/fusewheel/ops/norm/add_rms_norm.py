@@ -8,39 +8,50 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusewheel._elementwise import SIZES
-from fusewheel._operator import Arguments, BadInput, Make, Operator
-from fusewheel._register import reference_gradients
-from fusewheel._rows import check_rows, check_same, empty_statistic
-from fusewheel._sharding import row_wise
-from fusewheel.ops.rms_norm import GEMMA, LLAMA, TORCH, cast_number
-from fusewheel.ops.rms_norm import backward_reference as norm_backward_reference
-from fusewheel.ops.rms_norm import reference as norm_reference
+from fusewheel.dispatch.autograd import reference_gradients
+from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator
+from fusewheel.dispatch.sharding import row_wise
+from fusewheel.ops._checks import check_rows, check_same
+from fusewheel.ops._elementwise import SIZES
+from fusewheel.ops._rows import empty_statistic
+from fusewheel.ops.norm.rms_norm import (
+    GEMMA,
+    LLAMA,
+    TORCH,
+    cast_number,
+    check_rms_norm,
+    check_rms_norm_backward,
+)
+from fusewheel.ops.norm.rms_norm import backward_reference as norm_backward_reference
+from fusewheel.ops.norm.rms_norm import reference as norm_reference
 
 
 def add_rms_norm(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6, cast: str = "llama"
 ) -> tuple[Tensor, Tensor]:
-    """`sum = x + residual` and `rms_norm(sum, weight, eps, cast)` in one pass over memory: how a
-    transformer block with pre-normalisation goes from one sub-layer to the next.
+    """`sum = x + residual` and `rms_norm(sum, weight, eps, cast)`, in one pass over memory.
 
-    The sum is rounded to x's dtype before it is normalised, so the values are those of the two
-    operations one after the other. Source and formula: see `rms_norm`.
+    A transformer block with pre-normalisation does this between two sub-layers. The sum is rounded
+    to the dtype of `x` before it is normalised, so the values are those of the two operations one
+    after the other. `fusewheel.rms_norm` has the formula.
+
+    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019);
+    `torch.nn.functional.rms_norm`.
 
     Args:
         x: at least one dimension; float32, bfloat16, float16 or float64.
         residual: shape, dtype and device of `x`.
-        weight: shape `[x.shape[-1]]`, dtype and device of `x`.
-        eps: added to the mean square.
-        cast: `"llama"`, `"gemma"` or `"torch"`: where values are rounded, see `rms_norm`.
+        weight: `[x.shape[-1]]`, with the dtype and device of `x`.
+        eps: added to the mean square; default 1e-6.
+        cast: `"llama"` (default), `"gemma"` or `"torch"`: where values are rounded, see `rms_norm`.
 
     Returns:
-        The normalised sum, and the sum: contiguous tensors of x's shape and dtype.
+        The normalised sum, and the sum: contiguous tensors with the shape and dtype of `x`.
 
     Raises:
         ValueError: `cast` is not one of the three.
-        RuntimeError: a dtype is not floating or differs, `residual` or `weight` has another shape,
-            `x` has no dimension, or a tensor is sparse.
+        RuntimeError: a dtype is not one of the four, dtypes or devices differ, `residual` or
+            `weight` has another shape, `x` has no dimension, or a tensor is sparse.
     """
     y, total, _ = torch.ops.fusewheel.add_rms_norm(x, residual, weight, eps, cast_number(cast))
     return y, total
@@ -49,7 +60,11 @@ def add_rms_norm(
 def _reference(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float, cast: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    total = x + residual
+    return _of_sum(x + residual, weight, eps, cast)
+
+
+def _of_sum(total: Tensor, weight: Tensor, eps: float, cast: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The results as a function of the sum, of which the gradient is that of both addends."""
     y, rstd = norm_reference(total, weight, eps, cast)
     return y, total, rstd
 
@@ -57,8 +72,9 @@ def _reference(
 def _fake(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float, cast: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    check_rows("add_rms_norm", x, ("weight", weight))
-    check_same("add_rms_norm", "residual", residual, x)
+    check_rows("add_rms_norm", ("x", x))
+    check_same("add_rms_norm", ("residual", residual), ("x", x))
+    check_rms_norm("add_rms_norm", ("x", x), weight, cast)
     return x.new_empty(x.shape), x.new_empty(x.shape), empty_statistic(x)
 
 
@@ -71,7 +87,10 @@ def _backward(
     if grad_rstd is not None:
         # Only second derivatives (and whoever calls the operator for its rstd) come here. The parts
         # are added before they are rounded.
-        return tuple(reference_gradients(_reference, needs, grads, arguments))
+        addend, *others = reference_gradients(
+            _of_sum, (needs[0] or needs[1], *needs[2:]), grads, (total, *arguments[2:])
+        )
+        return addend, addend, *others
     grad, grad_weight = grad_sum, None
     if grad_y is not None and grad_sum is not None:
         grad, grad_weight = torch.ops.fusewheel.add_rms_norm_backward(
@@ -111,9 +130,6 @@ def _bad_inputs(make: Make) -> Iterator[BadInput]:
     yield BadInput((x, x, make(7), 1e-6, 0), r"weight must have shape \[8\].*got \[7\]")
     yield BadInput((make(), make(), weight, 1e-6, 0), "x must have at least one dimension")
     yield BadInput((x, x, weight, 1e-6, 3), "cast must be 0 .*got 3")
-    yield BadInput((x, None, weight, 1e-6, 0), r"residual\b.*(None|NoneType)")
-    if x.dtype == torch.float32:
-        yield BadInput((x, x.to_sparse(), weight, 1e-6, 0), "residual must be a dense tensor")
 
 
 def _backward_reference(
@@ -126,6 +142,9 @@ def _backward_reference(
 def _backward_fake(
     grad: Tensor, grad_sum: Tensor, sum: Tensor, weight: Tensor, rstd: Tensor, cast: int
 ) -> tuple[Tensor, Tensor]:
+    op = "add_rms_norm_backward"
+    check_rms_norm_backward(op, grad, ("sum", sum), weight, rstd, cast)
+    check_same(op, ("grad_sum", grad_sum), ("sum", sum))
     return sum.new_empty(sum.shape), weight.new_empty(weight.shape)
 
 
@@ -142,6 +161,9 @@ def _backward_bad_inputs(make: Make) -> Iterator[BadInput]:
     rstd = norm_reference(x.detach(), weight.detach(), 1e-6, 0)[1]
     yield BadInput((make(4, 7), x, x, weight, rstd, 0), r"grad must have shape \[4, 8\]")
     yield BadInput((x, make(1, 8), x, weight, rstd, 0), r"grad_sum must have shape \[4, 8\]")
+    yield BadInput((x, x, x, make(7), rstd, 0), r"weight must have shape \[8\].*got \[7\]")
+    yield BadInput((x, x, make(4, 7), weight, rstd, 0), r"weight must have shape \[7\].*got \[8\]")
+    yield BadInput((x, x, x, weight, rstd, -1), "cast must be 0 .*got -1")
     yield BadInput((x, x, x, weight, rstd[:3], 0), r"rstd must have shape \[4\]")
     yield BadInput((x, x, x, weight, rstd.to(torch.bfloat16), 0), "rstd must be float")
 
@@ -153,7 +175,7 @@ OPERATORS = (
         fake=_fake,
         shapes=("x", "x", "rows(x)"),
         backward=_backward,
-        auxiliary=(1, 2),
+        saves=("weight", "sum", "rstd"),
         materialize_grads=False,
         sharding=row_wise((0, 1), ("rows", "rows", "rows")),
         samples=_samples,
@@ -166,6 +188,7 @@ OPERATORS = (
         reference=_backward_reference,
         fake=_backward_fake,
         shapes=("sum", "weight"),
+        saves=("grad", "sum", "weight", "rstd"),
         sharding=row_wise((0, 1, 2, 4), ("rows", "sum")),
         samples=_backward_samples,
         bad_inputs=_backward_bad_inputs,

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusewheel._elementwise import empty_rows
-from fusewheel._operator import Arguments, BadInput, Make, Operator
-from fusewheel._register import reference_gradients
-from fusewheel._sharding import REPLICATE, Layout, Place, Rule, places
+from fusewheel.dispatch.autograd import reference_gradients
+from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator
+from fusewheel.dispatch.promise import Argument
+from fusewheel.dispatch.sharding import REPLICATE, Layout, Place, Rule, places
+from fusewheel.ops._elementwise import empty_rows
+from fusewheel.ops.rotary._checks import check_rope
 
 
 def rope(
@@ -22,33 +24,37 @@ def rope(
     interleaved: bool = False,
     positions: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Rotates pairs of head elements: `(a, b) -> (a cos - b sin, b cos + a sin)`.
+    """Rotary position embedding of queries and keys. It rotates pairs of elements of each head:
+    `(a, b)` becomes `(a * cos - b * sin, b * cos + a * sin)`.
 
-    Source: Su et al., "RoFormer" (2021). The first R elements of a head are rotated, the
-    others kept (a partial rotary dimension, as in GPT-J, GPT-NeoX and Phi). The pairs are elements
-    `i` and `i + R / 2` (the "rotate half" layout of Llama and its kin), or neighbours `2 i` and
-    `2 i + 1` where `interleaved` (GPT-J, GLM). Queries and keys may have different numbers of heads
-    (grouped-query attention).
+    The first `R` elements of a head are rotated, where `R` is the last dimension of `cos`; the
+    others are copied (GPT-J, GPT-NeoX and Phi rotate a part). A pair is the elements `i` and
+    `i + R / 2` ("rotate half", as in Llama), or `2 * i` and `2 * i + 1` if `interleaved` (GPT-J,
+    GLM). Queries and keys may have different numbers of heads (grouped-query attention). bfloat16
+    and float16 are computed in float32 and rounded once.
+
+    Source: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (2021).
 
     Args:
         q: queries `[batch, heads, length, D]`; float32, bfloat16, float16 or float64. A transposed
-            view is read as it lies.
-        k: keys `[batch, key heads, length, D]`, dtype and device of `q`.
-        cos: cosines `[batch or 1, length, R]` or `[length, R]`, one per element, R even and at most
-            D, dtype of `q`. With `positions`: a table `[rows, R]`.
-        sin: sines, likewise.
-        interleaved: which elements make a pair, see above.
-        positions: `[batch or 1, length]` or `[length]`, int64: the row of `cos` and `sin` for each
-            position; absent, these have a row for each.
+            view is read without a copy.
+        k: keys `[batch, key heads, length, D]`, with the dtype and device of `q`.
+        cos: cosines `[length, R]`, `[1, length, R]` or `[batch, length, R]`, one for each element,
+            with the dtype and device of `q`; `R` is even and at most `D`. With `positions`, a table
+            `[rows, R]`.
+        sin: sines, with the shape rules of `cos`.
+        interleaved: which elements make a pair, see above; default False.
+        positions: int64 `[length]`, `[1, length]` or `[batch, length]`: the row of `cos` and `sin`
+            for each token. Default None: `cos` and `sin` have a row for each token.
 
     Returns:
-        The rotated queries and keys, each in the memory layout of its input (contiguous where that
-        has gaps or the elements of a head are apart).
+        The rotated queries and keys. Each has the strides of its input, or is contiguous if the
+        input has gaps or a head's elements are not neighbours in memory.
 
     Raises:
-        RuntimeError: a dtype is not floating or differs, a shape does not fit, `positions` is not
-            int64 or has a row that the tables lack (on a GPU that position becomes NaN), or a
-            tensor is sparse.
+        RuntimeError: a dtype is not one of the four, dtypes or devices differ, a shape does not
+            fit, `positions` is not int64 or names a row that the tables do not have (on CUDA the
+            result of that token is NaN instead), or a tensor is sparse.
     """
     result: tuple[Tensor, Tensor] = torch.ops.fusewheel.rope(q, k, cos, sin, interleaved, positions)
     return result
@@ -68,7 +74,7 @@ def _join(a: Tensor, b: Tensor, interleaved: bool) -> Tensor:
 def rotate(
     x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, transposed: bool = False
 ) -> Tensor:
-    """One tensor rotated in PyTorch operators; forth, or with the transposed matrix."""
+    """One tensor rotated by PyTorch operators; with `transposed` it is rotated back."""
     size = cos.shape[-1]
     if size != x.shape[-1]:
         rotated = rotate(x[..., :size], cos, sin, interleaved, transposed)
@@ -82,7 +88,7 @@ def rotate(
 
 
 def at_positions(positions: Tensor | None, *tables: Tensor) -> tuple[Tensor, ...]:
-    """The rows that the positions name."""
+    """The rows of the tables that `positions` names, or the tables themselves without positions."""
     return tables if positions is None else tuple(table[positions] for table in tables)
 
 
@@ -93,24 +99,29 @@ def _reference(
     return rotate(q, cos, sin, interleaved), rotate(k, cos, sin, interleaved)
 
 
-def check_rope(op: str, name: str, x: Tensor, cos: Tensor, sin: Tensor) -> None:
-    """Refuses a tensor of heads, and tables, that do not go together."""
-    torch._check(x.dim() == 4, lambda: f"{op}: {name} must have 4 dimensions")
-    torch._check(
-        cos.shape[-1] % 2 == 0 and cos.shape[-1] <= x.shape[-1],
-        lambda: f"{op}: cos must have an even last dimension, at most {x.shape[-1]}",
-    )
-    torch._check(
-        sin.shape[-1] == cos.shape[-1], lambda: f"{op}: sin must have the last dimension of cos"
-    )
-
-
 def _fake(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, positions: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    for name, x in (("q", q), ("k", k)):
-        check_rope("rope", name, x, cos, sin)
-    return empty_rows(q), empty_rows(k)
+    return _rotated("rope", ("q", q), ("k", k), cos, sin, positions)
+
+
+def _backward_fake(
+    grad_q: Tensor,
+    grad_k: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    interleaved: bool,
+    positions: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    given = ("grad_q", grad_q), ("grad_k", grad_k)
+    return _rotated("rope_backward", *given, cos, sin, positions)
+
+
+def _rotated(
+    op: str, q: Argument, k: Argument, cos: Tensor, sin: Tensor, positions: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    check_rope(op, (q, k), cos, sin, positions)
+    return empty_rows(op, q), empty_rows(op, k)
 
 
 def _backward(
@@ -144,13 +155,14 @@ def samples(make: Make) -> Iterator[Arguments]:
 
 
 def cut_heads(heads: int, outputs: int) -> Rule:
-    """Tensors `[batch, heads, length, D]`, so many, then the tables: cut along any dimension but
-    the last.
+    """The sharding rule of `heads` tensors `[batch, heads, length, D]` followed by the tables: cut
+    along any dimension but the last.
     """
 
     def rule(*arguments: Any) -> Iterator[Layout]:
         positions = heads + 3
-        # Who has the length, and where, counted from the end; before it is the batch, if anything.
+        # The arguments that have a length dimension, and which it is, counted from the end. The
+        # dimension before it, if there is one, is the batch.
         length = {heads: 2, heads + 1: 2} if arguments[positions] is None else {positions: 1}
         shapes = {i: tuple(arguments[i].shape) for i in length}
 
@@ -188,7 +200,9 @@ def _bad_inputs(make: Make) -> Iterator[BadInput]:
 
 
 def bad_tables(make: Make, name: str) -> Iterator[tuple[Tensor, Tensor, Tensor | None, str]]:
-    """Tables, positions and a message, for heads `[2, ..., 5, 8]` in an argument of that name."""
+    """Wrong tables and positions with the message for each, for heads `[2, ..., 5, 8]` in the
+    argument `name`.
+    """
     cos, table, rows = make(1, 5, 8), make(9, 8), torch.arange(5, device=make.device)
     other = torch.float64 if cos.dtype != torch.float64 else torch.float32
     yield cos.to(other), cos, None, f"cos must have the dtype of {name}"
@@ -211,9 +225,6 @@ def _bad(make: Make, q_name: str, k_name: str) -> Iterator[BadInput]:
     yield BadInput((q, k.to(other), *last), f"{k_name} must have the dtype of {q_name}")
     yield BadInput((q[0], k, *last), f"{q_name} must have 4 dimensions")
     yield BadInput((q, k[:, :, 1:], *last), rf"{k_name} must have shape \[2, 2, 5, 8\]")
-    yield BadInput((q, None, *last), rf"{k_name}\b.*(None|NoneType)")
-    if q.dtype == torch.float32:
-        yield BadInput((q, k.to_sparse(), *last), f"{k_name} must be a dense tensor")
     for *tables, positions, message in bad_tables(make, q_name):
         yield BadInput((q, k, *tables, False, positions), message)
 
@@ -238,13 +249,15 @@ def _backward_backward(
 ) -> Sequence[Any]:
     if needs[2] or needs[3]:
         return reference_gradients(_backward_reference, needs, grads, arguments)
-    # The transpose of the transpose.
+    # Rotating back is undone by rotating.
     return *torch.ops.fusewheel.rope(*grads, *arguments[2:]), None, None, None, None
 
 
 def _backward_bad_inputs(make: Make) -> Iterator[BadInput]:
     return _bad(make, "grad_q", "grad_k")
 
+
+_TABLES = ("cos", "sin", "positions")
 
 OPERATORS = (
     Operator(
@@ -253,6 +266,12 @@ OPERATORS = (
         fake=_fake,
         shapes=("q", "k"),
         backward=_backward,
+        saves={
+            "q": _TABLES,
+            "k": _TABLES,
+            "cos": ("q", "k", "positions"),
+            "sin": ("q", "k", "positions"),
+        },
         sharding=_sharding,
         samples=samples,
         bad_inputs=_bad_inputs,
@@ -262,9 +281,15 @@ OPERATORS = (
     Operator(
         name="rope_backward",
         reference=_backward_reference,
-        fake=_fake,
+        fake=_backward_fake,
         shapes=("grad_q", "grad_k"),
         backward=_backward_backward,
+        saves={
+            "grad_q": _TABLES,
+            "grad_k": _TABLES,
+            "cos": ("grad_q", "grad_k", "positions"),
+            "sin": ("grad_q", "grad_k", "positions"),
+        },
         sharding=_sharding,
         samples=samples,
         bad_inputs=_backward_bad_inputs,

@@ -8,24 +8,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusewheel._elementwise import SIZES, bad_pairs, empty_output, pairs
-from fusewheel._operator import Arguments, BadInput, Make, Operator
-from fusewheel._sharding import PARTIAL, REPLICATE, Elementwise
+from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator
+from fusewheel.dispatch.sharding import PARTIAL, REPLICATE, Elementwise
+from fusewheel.ops._elementwise import SIZES, bad_pairs, empty_output, pairs
 
 
 def mul(a: Tensor, b: Tensor) -> Tensor:
-    """`a * b`; the operator that muladd's gradient is made of.
+    """`a * b`. The gradient of `muladd` is made of this operator.
+
+    Source: `torch.mul`.
 
     Args:
         a: any shape; float32, bfloat16, float16 or float64.
-        b: a shape that broadcasts with a's; dtype and device of `a`.
+        b: a shape that broadcasts with that of `a`; dtype and device of `a`.
 
     Returns:
-        A tensor of the broadcast shape.
+        A tensor of the broadcast shape, with the dtype of `a`.
 
     Raises:
-        RuntimeError: a dtype is not floating or differs, shapes do not broadcast, or a tensor is
-            sparse.
+        RuntimeError: a dtype is not one of the four, dtypes or devices differ, shapes do not
+            broadcast, or a tensor is sparse.
     """
     result: Tensor = torch.ops.fusewheel.mul(a, b)
     return result
@@ -33,6 +35,10 @@ def mul(a: Tensor, b: Tensor) -> Tensor:
 
 def _reference(a: Tensor, b: Tensor) -> Tensor:
     return a * b
+
+
+def _fake(a: Tensor, b: Tensor) -> Tensor:
+    return empty_output("mul", ("a", a), ("b", b))
 
 
 def _backward(
@@ -62,10 +68,11 @@ OPERATORS = (
     Operator(
         name="mul",
         reference=_reference,
-        fake=empty_output,
+        fake=_fake,
         shapes=("broadcast(a, b)",),
         backward=_backward,
-        # A product of sums: one of the two may still be one.
+        saves={"a": ("b",), "b": ("a",)},
+        # The product of a partial sum and a whole tensor is a partial sum.
         sharding=Elementwise(sums=((PARTIAL, REPLICATE), (REPLICATE, PARTIAL))),
         samples=_samples,
         bad_inputs=_bad_inputs,

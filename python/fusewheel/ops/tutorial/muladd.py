@@ -8,25 +8,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusewheel._elementwise import SIZES, bad_pairs, empty_output, pairs
-from fusewheel._operator import Arguments, BadInput, Make, Operator
-from fusewheel._sharding import Elementwise
+from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator
+from fusewheel.dispatch.sharding import Elementwise
+from fusewheel.ops._elementwise import SIZES, bad_pairs, empty_output, pairs
 
 
 def muladd(a: Tensor, b: Tensor, c: float) -> Tensor:
-    """`a * b + c` in one pass over memory, rounded once.
+    """`a * b + c` in one pass over memory.
+
+    bfloat16 and float16 are computed in float32 and rounded once.
+
+    Source: `torch.mul` and `torch.add`.
 
     Args:
         a: any shape; float32, bfloat16, float16 or float64.
-        b: a shape that broadcasts with a's; dtype and device of `a`.
+        b: a shape that broadcasts with that of `a`; dtype and device of `a`.
         c: added to every product.
 
     Returns:
-        A tensor of the broadcast shape. bfloat16 and float16 are computed in float32.
+        A tensor of the broadcast shape, with the dtype of `a`.
 
     Raises:
-        RuntimeError: a dtype is not floating or differs, shapes do not broadcast, or a tensor is
-            sparse.
+        RuntimeError: a dtype is not one of the four, dtypes or devices differ, shapes do not
+            broadcast, or a tensor is sparse.
     """
     result: Tensor = torch.ops.fusewheel.muladd(a, b, c)
     return result
@@ -37,7 +41,7 @@ def _reference(a: Tensor, b: Tensor, c: float) -> Tensor:
 
 
 def _fake(a: Tensor, b: Tensor, c: float) -> Tensor:
-    return empty_output(a, b)
+    return empty_output("muladd", ("a", a), ("b", b))
 
 
 def _backward(
@@ -73,6 +77,7 @@ OPERATORS = (
         fake=_fake,
         shapes=("broadcast(a, b)",),
         backward=_backward,
+        saves={"a": ("b",), "b": ("a",)},
         sharding=Elementwise(),
         samples=_samples,
         bad_inputs=_bad_inputs,

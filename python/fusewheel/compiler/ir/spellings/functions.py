@@ -9,14 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
-from .canonical import View, dimension, rank_of, spell
-from .metadata import dtype_of, same_sizes, tensor_of, value_of
+from fusewheel._torch.builtins import nn
+from fusewheel.compiler.ir.canonical import View, dimension, rank_of, spell
+from fusewheel.compiler.ir.metadata import dtype_of, same_sizes, tensor_of, value_of
 
 _aten = torch.ops.aten
 
 
 def _cast(node: Node, bound: dict[str, Any]) -> View | None:
-    # The metadata tells what the many forms of `to` do; a changed device is no cast.
+    # The metadata says what the many forms of `to` do; a change of device is not a cast.
     source, result = tensor_of(bound["input"]), tensor_of(node)
     if source is None or result is None or source.device != result.device:
         return None
@@ -119,10 +120,10 @@ spell("reciprocal", "input", functions=(torch.reciprocal, _aten.reciprocal.defau
       methods="reciprocal")
 spell("sigmoid", "input", functions=(torch.sigmoid, torch.special.expit, F.sigmoid,
       _aten.sigmoid.default), methods="sigmoid")
-spell("silu", "input inplace", functions=(F.silu, torch._C._nn.silu, _aten.silu.default),
+spell("silu", "input inplace", functions=(F.silu, nn("silu"), _aten.silu.default),
       defaults={"inplace": False}, build=_silu)
-spell("silu", "input", functions=(torch._C._nn.silu_, _aten.silu_.default), inplace=True)
-spell("gelu", "input approximate", functions=(F.gelu, torch._C._nn.gelu, _aten.gelu.default),
+spell("silu", "input", functions=(nn("silu_"), _aten.silu_.default), inplace=True)
+spell("gelu", "input approximate", functions=(F.gelu, nn("gelu"), _aten.gelu.default),
       defaults={"approximate": "none"}, build=_gelu)
 spell("tanh", "input", functions=(torch.tanh, F.tanh, _aten.tanh.default), methods="tanh")
 spell("erf", "input", functions=(torch.erf, torch.special.erf, _aten.erf.default), methods="erf")
@@ -140,7 +141,7 @@ spell("rms_norm", "input normalized_shape weight eps", functions=(F.rms_norm, to
 spell("layer_norm", "input normalized_shape weight bias eps cudnn_enable",
       functions=(F.layer_norm, torch.layer_norm, _aten.layer_norm.default), defaults={
       "weight": None, "bias": None, "eps": 1e-5, "cudnn_enable": True}, build=_layer_norm)
-spell("linear", "input weight bias", functions=(F.linear, torch._C._nn.linear,
+spell("linear", "input weight bias", functions=(F.linear, nn("linear"),
       _aten.linear.default), defaults={"bias": None}, build=_linear)
 spell("matmul", "input other", functions=(operator.matmul, torch.matmul, torch.mm,
       _aten.matmul.default, _aten.mm.default), methods="matmul mm __matmul__")

@@ -1,4 +1,4 @@
-"""Spellings of what masks and attention are made of; importing it fills the table."""
+"""Spellings of the operations in masks and attention; importing it fills the table."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
-from .canonical import View, rank_of, spell
-from .metadata import dtype_of
-from .spellings import _cast
+from fusewheel.compiler.ir.canonical import View, rank_of, spell
+from fusewheel.compiler.ir.metadata import dtype_of
+from fusewheel.compiler.ir.spellings.functions import _cast
 
 _aten = torch.ops.aten
 
@@ -24,7 +24,7 @@ def _softmax(node: Node, bound: dict[str, Any]) -> View | None:
 
 
 def _dropout(node: Node, bound: dict[str, Any]) -> View | None:
-    """Only where it does nothing: one that draws numbers is not understood, and not removed."""
+    """Dropout that does nothing; dropout that draws random numbers has no view."""
     active = bound["training"] and bound["p"] != 0
     known = isinstance(bound["p"], (int, float)) and isinstance(bound["training"], bool)
     return View(node, "dropout", (bound["input"],)) if known and not active else None

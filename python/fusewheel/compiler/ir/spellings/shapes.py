@@ -1,4 +1,4 @@
-"""Spellings of what moves, cuts and joins values; importing it fills the table."""
+"""Spellings of operations that move, cut and join values; importing it fills the table."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from .canonical import View, dimension, rank_of, spell
-from .metadata import shape_of
+from fusewheel.compiler.ir.canonical import View, dimension, rank_of, spell
+from fusewheel.compiler.ir.metadata import shape_of
 
 _aten = torch.ops.aten
 
@@ -39,7 +39,7 @@ def _expand(node: Node, bound: dict[str, Any]) -> View:
 def _slice_view(
     node: Node, base: object, dim: object, start: object, stop: object, step: object = 1
 ) -> View | None:
-    """A slice with bounds inside the tensor; None where a bound, or the result, is symbolic."""
+    """A slice with bounds inside the tensor; None if a bound or the result's size is symbolic."""
     shape, result = shape_of(base), shape_of(node)
     where = None if shape is None else dimension(dim, len(shape))
     if shape is None or where is None:
@@ -48,7 +48,7 @@ def _slice_view(
         if bound is not None and not isinstance(bound, int):
             return None
     if not isinstance(shape[where], int):
-        # Of a size that is not known as many as the result has, counted from the front.
+        # The size is not known: the slice has as many as the result, counted from the front.
         size, first = (result or (None,) * len(shape))[where], start or 0
         if (
             not isinstance(size, int)
@@ -132,12 +132,12 @@ def _piece(node: Node, pieces: Node, index: int) -> View | None:
 
 
 def _reshape(node: Node, bound: dict[str, Any]) -> View | None:
-    # The result's metadata has the shape; the arguments have nothing to add.
+    # The metadata of the result has the shape, so the arguments are not needed.
     return View(node, "reshape", (bound["input"],))
 
 
 def _contiguous(node: Node, bound: dict[str, Any]) -> View | None:
-    # Whatever the memory format, the values are those of the operand.
+    # The memory format does not change the values.
     return View(node, "contiguous", (bound["input"],))
 
 

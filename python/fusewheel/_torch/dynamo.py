@@ -1,0 +1,117 @@
+"""Dynamo: its counters, its backends, and what it has compiled."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fusewheel._torch.find import find
+
+
+def counters() -> dict[str, Counter[str]]:
+    """Where Dynamo and Inductor count what they do; a place of its own where there is none."""
+    found: dict[str, Counter[str]] = find(
+        "torch._dynamo.utils.counters", "count replacements beside Dynamo's events", _own_counters
+    )
+    return found
+
+
+class _Counters(dict[str, Counter[str]]):
+    def __missing__(self, key: str) -> Counter[str]:
+        return self.setdefault(key, Counter())
+
+
+_own_counters = _Counters()
+
+
+def backend_named(name: str) -> Any:
+    """A registered backend of `torch.compile`.
+
+    Raises:
+        Exception: Dynamo's own, if there is none of that name.
+    """
+    look_up = find(
+        "torch._dynamo.backends.registry.lookup_backend", "find the inner compiler by its name"
+    )
+    return look_up(name)
+
+
+def forget_compiled(is_own: Callable[[object], bool]) -> None:
+    """Drop the compiled code of all functions that a backend of ours has a part in.
+
+    Where this torch keeps compiled code otherwise than the versions known here, everything goes
+    that any backend compiled.
+
+    Args:
+        is_own: whether a backend, as Dynamo keeps it with an entry, is ours.
+    """
+    purpose = "compile again what was compiled under other circumstances"
+    entries_of = find(
+        "torch._C._dynamo.eval_frame._debug_get_cache_entry_list", purpose, otherwise=None
+    )
+    reset = find("torch._C._dynamo.eval_frame.reset_code", purpose, otherwise=None)
+    seen = find("torch._dynamo.convert_frame.input_codes.seen", purpose, otherwise=None)
+    if None in (entries_of, reset, seen):
+        torch.compiler.reset()
+        return
+    # Another thread may be compiling.
+    with find("torch._dynamo.convert_frame.compile_lock", purpose, threading.RLock()):
+        codes = [code for reference in seen if (code := reference()) is not None]
+        for code in codes:
+            if any(is_own(entry.backend) for entry in entries_of(code)):
+                reset(code)
+
+
+def leave_to_python(function: Callable[..., Any]) -> None:
+    """Keep Dynamo from compiling a function that a compiled one calls through the engine.
+
+    It would make a graph of the few operators in each, with guards for each call.
+    """
+    purpose = "keep small graphs from being compiled"
+    module = "torch._C._dynamo.eval_frame"
+    set_strategy = find(f"{module}.set_code_exec_strategy", purpose, None)
+    action = find(f"{module}._FrameAction", purpose, None)
+    strategy = find(f"{module}._FrameExecStrategy", purpose, None)
+    if None not in (set_strategy, action, strategy):
+        set_strategy(function.__code__, strategy(action.SKIP, action.SKIP))
+
+
+def constant_source(name: str) -> Any:
+    """Where Dynamo would say that a size comes from."""
+    return find("torch._dynamo.source.ConstantSource", "give sizes names in a traced graph")(name)
+
+
+def is_error_of_dynamo(error: BaseException) -> bool:
+    """Whether an exception is one of Dynamo's own."""
+    return type(error).__module__.startswith("torch._dynamo")
+
+
+def is_loaded() -> bool:
+    """Whether Dynamo was imported, without which nothing was compiled."""
+    return "torch._dynamo" in sys.modules
+
+
+def load() -> None:
+    """Import Dynamo, which takes seconds."""
+    find("torch._dynamo", "compile", None)
+
+
+def counting_backend(name: str) -> Any:
+    """A backend that counts the graphs it is given and hands them on to the one named."""
+    make = find(
+        "torch._dynamo.testing.CompileCounterWithBackend", "count the graphs that are compiled"
+    )
+    return make(name)
+
+
+def configured(**settings: Any) -> contextlib.AbstractContextManager[Any]:
+    """A block under other settings of Dynamo."""
+    patch = find("torch._dynamo.config.patch", "compile under other settings")
+    block: contextlib.AbstractContextManager[Any] = patch(**settings)
+    return block

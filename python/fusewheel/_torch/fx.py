@@ -1,0 +1,52 @@
+"""Nodes and storages of captured graphs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.multiprocessing.reductions import StorageWeakRef
+
+
+def is_erased(node: Node) -> bool:
+    """Whether a node was taken out of its graph."""
+    erased = getattr(node, "_erased", None)
+    return node not in node.graph.nodes if erased is None else bool(erased)
+
+
+def telling_of_replacements(
+    module: GraphModule, hook: Callable[..., None]
+) -> contextlib.AbstractContextManager[Any]:
+    """A block in which `hook(old=, new=, user=)` is told of each input of a node that changes."""
+    set_hook = getattr(module, "_set_replace_hook", None)
+    if set_hook is not None:
+        block: contextlib.AbstractContextManager[Any] = set_hook(hook)
+        return block
+    return _watching(module, hook)
+
+
+@contextlib.contextmanager
+def _watching(module: GraphModule, hook: Callable[..., None]) -> Any:
+    """Tells afterwards which outputs changed: these are what a signature names."""
+    output = next(node for node in module.graph.nodes if node.op == "output")
+    before = list(output.all_input_nodes)
+    yield
+    for old, new in zip(before, output.all_input_nodes, strict=True):
+        if old is not new:
+            hook(old=old, new=new.name, user=output)
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """A number shared by all tensors that view the same memory."""
+    storage = tensor.untyped_storage()
+    key = getattr(storage, "_cdata", None)
+    return int(StorageWeakRef(storage).cdata if key is None else key)
+
+
+def copy_source(node: Node, to: Node) -> None:
+    """Copy what Dynamo notes on an input for AOTAutograd, if it does."""
+    if hasattr(node, "_dynamo_source"):
+        to._dynamo_source = node._dynamo_source

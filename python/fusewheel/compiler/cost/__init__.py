@@ -1,0 +1,1 @@
+"""Whether a rewrite, or generated code, is faster on this machine."""

@@ -1,0 +1,1 @@
+"""The ways into the compiler: Dynamo, Inductor, export, and `explain`."""

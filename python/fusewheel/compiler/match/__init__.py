@@ -1,0 +1,1 @@
+"""Finds patterns in a graph, checks them, and replaces them by operators."""

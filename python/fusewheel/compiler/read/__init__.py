@@ -1,0 +1,1 @@
+"""Reads what parts of a graph mean: attention, masks, positions, losses, gated activations."""

@@ -1,0 +1,1 @@
+"""What the demo shows: tables, a chart, and checks of what was computed."""

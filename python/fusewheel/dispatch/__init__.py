@@ -1,0 +1,1 @@
+"""What an operator is, and how it is registered with PyTorch's dispatcher."""

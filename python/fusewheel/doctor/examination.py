@@ -1,0 +1,131 @@
+"""Examines one operator with samples of its arguments."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from fusewheel._torch.overloads import OpOverload, OpOverloadPacket
+from fusewheel.doctor.case import Case, Subject
+from fusewheel.doctor.column import Column
+from fusewheel.doctor.columns import COLUMNS
+from fusewheel.doctor.isolation import isolated
+from fusewheel.doctor.outcome import examine
+from fusewheel.doctor.report import Report
+
+Samples = Iterable[Any] | Callable[[], Iterable[Any]]
+
+
+def check(
+    op: Any,
+    samples: Samples,
+    *,
+    columns: Sequence[str] = (),
+    slow: bool = False,
+    seconds: float = 120.0,
+    isolate: bool = True,
+    modules: Sequence[str] = (),
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Report:
+    """Runs the doctor's columns over an operator.
+
+    Args:
+        op: an overload (`torch.ops.my_package.my_op.default`), a packet with one overload, or any
+            Python function of tensors.
+        samples: tuples of arguments (or single tensors) that the operator takes, with a few dozen
+            elements each; or a function that returns them and is called again for each column.
+        columns: the names of the columns to run; default (), which means all that are not slow.
+        slow: whether to run the columns too that need a C++ compiler, gigabytes of memory or
+            several processes; default False.
+        seconds: the time for each column; a column that takes longer is reported as hanging.
+            Default 120.
+        isolate: whether each column runs in a process of its own, forked from this one; default
+            True. Without it, a crash of the operator ends this process.
+        modules: the modules that a new process imports to have the operator; default ().
+        progress: called with the number of finished columns, the number of all columns, and the
+            name of the next one; default None.
+
+    Returns:
+        What works, fails, is refused, or does not apply, with the reasons.
+
+    Raises:
+        ValueError: there are no samples, or there is no column of a name.
+        TypeError: `op` has several overloads, or is not callable.
+        RuntimeError: `isolate` is true and this system cannot fork.
+    """
+    subject = subject_of(op, modules)
+    chosen = columns_named(columns, slow)
+
+    def cases() -> list[Case]:
+        return cases_of(subject, samples)
+
+    if not callable(samples):
+        samples = tuple(samples)
+        if not samples:
+            raise ValueError("doctor: samples must hold at least one tuple of arguments, got none")
+    outcomes = []
+    for done, column in enumerate(chosen):
+        if progress is not None:
+            progress(done, len(chosen), column.name)
+        run = isolated(column, cases, seconds) if isolate else examine(column, cases())
+        outcomes.append(run)
+    if progress is not None:
+        progress(len(chosen), len(chosen), "")
+    return Report(subject.name, tuple(outcomes))
+
+
+def subject_of(op: Any, modules: Sequence[str] = ()) -> Subject:
+    """The subject for an overload, a packet or a function."""
+    if isinstance(op, OpOverloadPacket):
+        overloads = op.overloads()
+        if len(overloads) != 1:
+            raise TypeError(f"doctor: {op} has the overloads {overloads}, name one of them")
+        op = getattr(op, overloads[0])
+    if isinstance(op, OpOverload):
+        return Subject(op.name(), op, op._schema, tuple(modules))
+    inner = getattr(op, "_opoverload", None)
+    if isinstance(inner, OpOverload):
+        return subject_of(inner, modules)  # of torch.library.custom_op
+    if not callable(op):
+        raise TypeError(f"doctor: op must be an operator or a function, got {type(op).__name__}")
+    module = getattr(op, "__module__", "")
+    return Subject(f"{module}.{getattr(op, '__qualname__', repr(op))}", op, None, tuple(modules))
+
+
+def cases_of(subject: Subject, samples: Samples) -> list[Case]:
+    """One case for each sample.
+
+    Raises:
+        ValueError: there are no samples.
+    """
+    given = samples() if callable(samples) else samples
+    cases = [Case(subject, (s,) if isinstance(s, Tensor) else tuple(s)) for s in given]
+    if not cases:
+        raise ValueError("doctor: samples must give at least one tuple of arguments, got none")
+    return cases
+
+
+def columns_named(names: Sequence[str] = (), slow: bool = False) -> tuple[Column, ...]:
+    """The columns of these names; without names all columns, slow ones only if asked for.
+
+    Raises:
+        ValueError: there is no column of a name.
+    """
+    known = {column.name: column for column in COLUMNS}
+    for name in names:
+        if name not in known:
+            raise ValueError(f"doctor: no column '{name}'; there are {', '.join(known)}")
+    if names:
+        return tuple(known[name] for name in names)
+    return tuple(column for column in COLUMNS if slow or not column.slow)
+
+
+def bar(done: int, total: int, name: str) -> None:
+    """A progress bar on standard error, if that is a terminal."""
+    if sys.stderr.isatty():
+        filled = 30 * done // total
+        line = f"\r[{'#' * filled}{'.' * (30 - filled)}] {done}/{total} {name:20}"
+        print(line, end="" if done < total else "\n", file=sys.stderr, flush=True)

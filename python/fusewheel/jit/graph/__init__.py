@@ -1,0 +1,1 @@
+"""TorchScript graphs: converted to FX graphs for the compiler, and changed accordingly."""

@@ -1,0 +1,1 @@
+"""Activations, alone or as a gate."""

@@ -1,0 +1,1 @@
+"""Linear layers with float, 8-bit and 4-bit weights."""

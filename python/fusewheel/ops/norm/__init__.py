@@ -1,0 +1,1 @@
+"""Norms over the last dimension, alone or after a residual addition."""

@@ -1,0 +1,1 @@
+"""Small operators that show how one is written."""
