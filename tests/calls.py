@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from fusewheel._operator import Operator
+from fusewheel.dispatch.operator import Operator
 from torch import Tensor
 
 

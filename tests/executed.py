@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from fusewheel.compiler.executor import execute
+from fusewheel.compiler.run import execute
 from torch import Tensor
 
 

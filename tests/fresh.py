@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.compiler.config
-from fusewheel.compiler import measured
+from fusewheel.compiler.cost import measured
 
 
 @pytest.fixture(autouse=True)

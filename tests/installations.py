@@ -47,7 +47,7 @@ class Installation:
         if version is not None and (facts := copy / "build.json").exists():
             facts.write_text(json.dumps({**json.loads(facts.read_text()), "version": version}))
         elif version is not None:
-            (copy / "_version.py").write_text(f"__version__ = {version!r}\n")
+            (copy / "_core" / "version.py").write_text(f"__version__ = {version!r}\n")
         return copy
 
     def torch(self, version: str, cuda: str | None = None) -> None:

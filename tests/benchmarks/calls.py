@@ -74,10 +74,11 @@ def panels(measured: Sequence[Cell]) -> Panels:
 
 def notes(options: argparse.Namespace) -> str:
     return wrapped(
-        "8 elements, the public functions called from Python; medians of interleaved calls in one "
-        "process. `eager`: PyTorch's functions of the same value. `torch.add`: of the same "
-        "operands, in the same mode, as a measure of the machine. `fwd`: the gradient is recorded, "
-        "not computed. Goals are those for a machine where `torch.add` takes 1.7 us."
+        "The public functions, called from Python with tensors of 8 elements; medians of "
+        "interleaved calls in one process. `eager us`: PyTorch's functions that compute the same. "
+        "`torch.add us`: `torch.add` of the same tensors in the same mode, as a measure of the "
+        "machine. `fwd` records a gradient and does not compute it. The goals are for a machine "
+        "where `torch.add` takes 1.7 us."
     )
 
 

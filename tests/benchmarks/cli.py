@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from benchmarks import (
     linear,
     machine,
     operators,
+    origin,
     projection,
     results,
     rewrites,
@@ -102,7 +104,7 @@ def main() -> int:
     timing.require(timing.ALLOCATOR | machine.environment(options.isa))
     base = _checked(options)
     table = TABLES[options.table]
-    described = machine.describe(options.threads, options.isa)
+    described = machine.describe(options.threads, options.isa) | origin.describe(sys.argv[1:])
     print(machine.heading(described), table.notes(options), "", header(table), sep="\n", flush=True)
     cells = []
     for cell in table.cells(options):

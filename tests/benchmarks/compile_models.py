@@ -145,7 +145,7 @@ def _goals(mode: str, case: str, dtype: str) -> dict[str, float]:
 
 def _bundle(folder: Path) -> str:
     """The real weights, converted once."""
-    from fusewheel.demo.weights import Preparer, check_dependencies
+    from fusewheel.demo.models.weights import Preparer, check_dependencies
 
     if not (folder / "bundle.pt").exists():
         check_dependencies()
@@ -187,18 +187,19 @@ def panels(measured: Sequence[Cell]) -> Panels:
 def notes(options: argparse.Namespace) -> str:
     rows, length = SIZES.batch
     return wrapped(
-        "Each mode in a process of its own, medians of runs in turns. `prefill`: "
-        f"{SIZES.prompt} tokens into a static cache; `decode`: one token, of {SIZES.steps} in a "
-        f"row; `train`: forward, backward and SGD on {rows} x {length} tokens, where the compiled "
-        "function returns the loss and no logits. `fusewheel`: without options, which for these "
-        f"models is without a code generator; `{OVER_INDUCTOR}`: with Inductor behind it, `inner` "
-        f'is `"inductor"`. `{INT4}`: `fusewheel` with weights of 4 bits in groups of 32, and '
-        f"`{INT4_INT8}`: with activations rounded to 8 bits as well; their baselines have the "
-        "weights in float32. `MiB`: the most resident memory of the "
-        "process in a run, after compiling. `compile`: what the first run takes beyond the median, "
-        f"with empty caches, in seconds. A mode is timed {options.repeats} times in a case, and "
-        f"not again after {options.limit:g} s of it; a first run is given up after "
-        f"{options.first_limit:g} s. Goals of 4x are those for a CPU without AVX-512."
+        "Each mode runs in a process of its own; the modes take turns, and the figures are "
+        f"medians. `prefill`: a prompt of {SIZES.prompt} tokens with a static cache. `decode`: one "
+        f"token, of {SIZES.steps} in a row. `train`: forward, backward and SGD on {rows} x "
+        f"{length} tokens; the compiled function returns the loss and not the logits. `fusewheel`: "
+        "the backend without options, which generates no code for these models. "
+        f'`{OVER_INDUCTOR}`: the backend with `options={{"inner": "inductor"}}`. `{INT4}`: '
+        f"`fusewheel` with 4-bit weights in groups of 32. `{INT4_INT8}`: the same, with "
+        "activations rounded to int8. Both are compared with eager and Inductor in float32. `MiB`: "
+        "the peak resident memory of the process in a run, after compiling. `compile`: the seconds "
+        f"by which the first run is longer than the median, with empty caches. Each mode is timed "
+        f"{options.repeats} times in a case, or fewer times where that takes more than "
+        f"{options.limit:g} s; a first run is stopped after {options.first_limit:g} s. The goals "
+        "of 4x are for a CPU without AVX-512."
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import fusewheel
 import torch
 from fusewheel.demo import memory
-from fusewheel.demo.weights import BUNDLE_FILE
+from fusewheel.demo.models.weights import BUNDLE_FILE
 
 EAGER, INDUCTOR, FUSEWHEEL, OVER_INDUCTOR = "eager", "inductor", "fusewheel", "over inductor"
 INT4, INT4_INT8 = "int4", "int4-int8"

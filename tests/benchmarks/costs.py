@@ -12,7 +12,7 @@ from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[2]
 PAGE = _ROOT / "docs" / "benchmarks.md"
-FILE = _ROOT / "python" / "fusewheel" / "compiler" / "measured.py"
+FILE = _ROOT / "python" / "fusewheel" / "compiler" / "cost" / "measured.py"
 
 _HEAD = '''\
 """Written by ``python -m benchmarks.costs``, from the tables in docs/benchmarks.md.

@@ -186,14 +186,14 @@ def panels(measured: Sequence[Cell]) -> Panels:
 def notes(options: argparse.Namespace) -> str:
     return wrapped(
         "Medians of interleaved calls in one process. `case`: rows x in features x out features. "
-        f"Each call takes the next of several copies of the weight, {options.megabytes} MB or more "
-        "in every format, so that it does not find the weight in a cache of that size. 4-bit "
-        f"weights have a group size of {GROUP_SIZE}, 8-bit ones a scale per out feature. "
-        "`fwd+bwd`: with the gradients of x and of the weight. `x fp32` and `x bf16`: how many "
-        "times as fast as `F.linear` in that dtype. `of read`: the bytes of the weight, three "
-        "times as many with gradients, per second, in parts of the read bandwidth, which is that "
-        f"of `torch.dot` over {options.megabytes} MB, timed in turn with the rest. Goals are those "
-        "for a CPU without AVX-512."
+        "Each call takes the next of several copies of the weight, together "
+        f"{options.megabytes} MB or more, so that it reads the weight from memory and not from a "
+        f"cache. 4-bit weights have groups of {GROUP_SIZE}, 8-bit weights one scale for each out "
+        "feature. `fwd+bwd`: with the gradients of x and of the weight. `x fp32` and `x bf16`: how "
+        "many times as fast as `F.linear` in that dtype. `of read`: the bytes of the weight (three "
+        "times as many with gradients) per second, relative to the read bandwidth of `torch.dot` "
+        f"over {options.megabytes} MB, timed in turn with the rest. The goals are for a CPU "
+        "without AVX-512."
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -43,11 +42,9 @@ def environment(level: str | None) -> dict[str, str]:
 
 def _kernels() -> str:
     """The level that fusewheel's CPU kernels chose."""
-    library = next(b.library for b in fusewheel.backends() if b.name == "cpu")
-    function = ctypes.CDLL(str(library)).fusewheel_cpu_isa
-    function.restype = ctypes.c_char_p
-    name: bytes = function()
-    return name.decode()
+    import fusewheel_cpu
+
+    return fusewheel_cpu.choices()["FUSEWHEEL_CPU_ISA"]
 
 
 def _caches() -> dict[str, str]:

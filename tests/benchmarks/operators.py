@@ -24,7 +24,7 @@ from benchmarks.goals import (
 from benchmarks.results import Cell, mean_ratio
 from benchmarks.tables import Column, Panels, Table, met, missed, wrapped
 from benchmarks.timing import copy_seconds_per_byte, measure
-from fusewheel._operator import Arguments, Make, Operator
+from fusewheel.dispatch.operator import Arguments, Make, Operator
 from torch import Tensor
 
 BASELINES = (EAGER, INDUCTOR)
@@ -112,8 +112,11 @@ def sides(operator: Operator) -> tuple[Callable[..., Any], Callable[..., Any]]:
 def trained(operator: Operator, result: Any) -> list[Tensor]:
     """The outputs without auxiliary ones (rstd), whose gradients only second derivatives have."""
     everything = result if isinstance(result, tuple) else (result,)
-    hidden = () if operator.rival is not None else operator.auxiliary
-    return [o for i, o in enumerate(everything) if i not in hidden]
+    if operator.rival is not None:
+        return list(everything)
+    schema = operator.overload._schema
+    hidden = operator.saved([True] * len(schema.arguments))
+    return [o for o, r in zip(everything, schema.returns, strict=True) if r.name not in hidden]
 
 
 def traffic(operator: Operator, arguments: Arguments, backward: bool) -> int:
@@ -151,9 +154,10 @@ def panels(measured: Sequence[Cell]) -> Panels:
 def notes(options: argparse.Namespace) -> str:
     return wrapped(
         "Medians of interleaved calls in one process. `x eager` and `x Induct.`: how many times as "
-        "fast as eager PyTorch and as Inductor. `of roof`: the time PyTorch's `copy_` needs for "
-        "the bytes that must move, in parts of the operator's; 100 % means nothing but traffic is "
-        "left, more that they were in a cache. `missed`: goals of the case that are not reached."
+        "fast as eager PyTorch and as Inductor. `of roof`: the time PyTorch's `copy_` takes to "
+        "move as many bytes as the operator has to, divided by the time of the operator. At 100 % "
+        "the operator takes as long as its memory traffic; above 100 % its data was in a cache. "
+        "`missed`: the goals that the case misses."
     )
 
 

@@ -118,11 +118,12 @@ def panels(measured: Sequence[Cell]) -> Panels:
 
 def notes(options: argparse.Namespace) -> str:
     return wrapped(
-        "Loss and the gradients of x and weight, medians of interleaved calls in one process. "
-        "`case`: rows x features x classes. `x eager`: how many times as fast as `cross_entropy` "
-        "of `linear`; `x products`: as the three bare matrix products, written into memory that is "
-        "there. `memory`: the most memory a step takes on top of its inputs, and what part that is "
-        "of eager's. `missed`: the goals that are not reached."
+        "The loss and the gradients of x and weight; medians of interleaved calls in one process. "
+        "`case`: rows x features x classes. `x eager`: how many times as fast as PyTorch's "
+        "`cross_entropy` of `linear`. `x products`: how many times as fast as the three matrix "
+        "products alone, written into memory that is allocated already. `memory`: the peak memory "
+        "of a step beyond its inputs, and its share of eager's. `missed`: the goals that the case "
+        "misses."
     )
 
 

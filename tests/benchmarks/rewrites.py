@@ -19,8 +19,8 @@ from benchmarks.operators import panels, sides, trained
 from benchmarks.results import Cell
 from benchmarks.tables import Column, Table, wrapped
 from benchmarks.timing import measure
-from fusewheel._operator import Arguments, Make, Operator
-from fusewheel.compiler.registry import known_patterns
+from fusewheel.compiler.match.registry import known_patterns
+from fusewheel.dispatch.operator import Arguments, Make, Operator
 from torch import Tensor
 
 COPIES = 8
@@ -121,9 +121,10 @@ def _runner(
 
 def notes(options: argparse.Namespace) -> str:
     return wrapped(
-        "Microseconds of one operator of several in a graph, and of PyTorch's operations instead "
-        "of it; medians of interleaved calls in one process. `fused`, `PyTorch`: the graph runs "
-        "operator by operator. `fused, Ind.`, `Inductor`: the same two, compiled by Inductor."
+        "Microseconds for one operator in a graph that has several of it; medians of interleaved "
+        "calls in one process. `fused`: the fused operators, run one by one. `PyTorch`: PyTorch's "
+        "operations in their place, run one by one. `fused, Ind.` and `Inductor`: the same two "
+        "graphs, compiled by Inductor."
     )
 
 

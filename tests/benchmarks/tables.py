@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import origin
 from benchmarks.machine import heading
 from benchmarks.results import Cell, Run
 
@@ -77,8 +78,10 @@ def line(table: Table, cell: Cell) -> str:
 
 def markdown(table: Table, run: Run, notes: str, chart: str | None = None) -> str:
     """A section with everything the figures depend on; `chart` is the address of a picture."""
-    machine, versions = heading(run.machine).splitlines()
-    parts = [f"## {table.title}" + _limit(run), f"{machine}\\\n{versions}", notes]
+    about = "\\\n".join(
+        filter(None, [*heading(run.machine).splitlines(), origin.line(run.machine)])
+    )
+    parts = [f"## {table.title}" + _limit(run), about, notes]
     parts.append("\n".join(f"* {text}" for text in table.summary(run.cells)))
     if chart:
         parts.append(f"![{table.title}]({chart})")

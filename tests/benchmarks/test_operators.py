@@ -9,7 +9,7 @@ import fusewheel
 import pytest
 import torch
 from benchmarks import operators
-from fusewheel.ops.cross_entropy import OPERATORS
+from fusewheel.ops.loss.cross_entropy import OPERATORS
 
 SIZE = 3 * 8 * 4
 

@@ -9,7 +9,7 @@ import fusewheel
 import pytest
 import torch
 from benchmarks import rewrites
-from fusewheel._operator import Make
+from fusewheel.dispatch.operator import Make
 
 COMPETITORS = ("silu_mul", "inductor", "operator", "eager")
 

@@ -91,11 +91,11 @@ def panels(measured: Sequence[Cell]) -> Panels:
 
 def notes(options: argparse.Namespace) -> str:
     return wrapped(
-        "Inference with models of random weights in float32 (`tests/benchmarks/"
-        "torchscript_models.py`), medians of interleaved calls in one process. `eager`: "
-        "microseconds of the module as it is; the others: how many times as fast as that. "
-        "`frozen`: `torch.jit.freeze` of the scripted module; `for inf.`: "
-        "`torch.jit.optimize_for_inference`; `optimize`: `fusewheel.jit.optimize`; `static`: the "
+        "Inference with small models of random float32 weights (`tests/benchmarks/"
+        "torchscript_models.py`); medians of interleaved calls in one process. `eager us`: "
+        "microseconds of the module as it is. The other columns: how many times as fast as that. "
+        "`frozen`: `torch.jit.freeze` of the scripted module. `for inf.`: "
+        "`torch.jit.optimize_for_inference`. `optimize`: `fusewheel.jit.optimize`. `static`: the "
         'same with `runtime="static"`. `missed`: the goal that neither of these two reaches.'
     )
 

@@ -91,11 +91,10 @@ def panels(measured: Sequence[Cell]) -> Panels:
 
 def notes(options: argparse.Namespace) -> str:
     return wrapped(
-        "Models of which nothing is replaced (`tests/benchmarks/unknown_models.py`), with random "
-        'weights in float32: `torch.compile` with `backend="fusewheel"`, against eager and '
-        "Inductor alone, medians of interleaved calls in one process. `fwd+bwd`: with the "
-        "gradients of all weights. What is not known must not be more than 2 % slower than with "
-        "Inductor."
+        "Models in which fusewheel replaces nothing (`tests/benchmarks/unknown_models.py`), with "
+        'random float32 weights: `torch.compile(model, backend="fusewheel")` against eager and '
+        "against Inductor alone; medians of interleaved calls in one process. `fwd+bwd`: with the "
+        "gradients of all weights. Goal: at most 2 % slower than Inductor."
     )
 
 

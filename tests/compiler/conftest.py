@@ -10,8 +10,8 @@ import pytest
 import torch
 from fresh import fresh
 from fusewheel.compiler import Report
-from fusewheel.compiler.backend import compile_graph
-from fusewheel.compiler.report import Recorder
+from fusewheel.compiler.entry.dynamo import compile_graph
+from fusewheel.compiler.match.report import Recorder
 from training import assert_step, run
 
 assert fusewheel and fresh

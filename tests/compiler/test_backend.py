@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fusewheel.compiler import backend, rewrite
-from fusewheel.compiler.pattern import Context, Match, Pattern
+from fusewheel.compiler.ir.pattern import Context, Match, Pattern
 from fusewheel.compiler.patterns import all_patterns
 from fusewheel.compiler.patterns.silu_mul import PATTERN
 from torch._dynamo.exc import BackendCompilerFailed
@@ -45,6 +45,7 @@ def _captured() -> torch.fx.GraphModule:
     return graph
 
 
+@pytest.mark.matrix
 def test_found_without_an_import() -> None:
     code = (
         "import torch, sys; import torch.nn.functional as F; "
@@ -56,6 +57,7 @@ def test_found_without_an_import() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
+@pytest.mark.matrix
 def test_import_is_light() -> None:
     code = (
         "import sys, fusewheel, fusewheel.compiler; "
@@ -72,6 +74,7 @@ def test_inner_by_name(inner: str) -> None:
     torch.testing.assert_close(compiled(*inputs), swiglu(*inputs))
 
 
+@pytest.mark.matrix
 def test_inner_callable() -> None:
     seen: list[Any] = []
 
@@ -188,6 +191,7 @@ def test_implicit_cast_is_refused() -> None:
     assert "autocast" in refusal.reason
 
 
+@pytest.mark.matrix
 def test_discovery() -> None:
     patterns = all_patterns()
     assert {pattern.name for pattern in patterns} >= {"rms_norm", "rope", "silu_mul"}
@@ -200,6 +204,7 @@ def test_replacements_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert "silu_mul replaced by fusewheel::silu_mul" in caplog.text
 
 
+@pytest.mark.matrix
 def test_new_nodes_have_metadata() -> None:
     gm = _captured()
     rewrite(gm)
@@ -208,6 +213,7 @@ def test_new_nodes_have_metadata() -> None:
     assert "F.silu(gate) * up" in node.meta["stack_trace"]
 
 
+@pytest.mark.matrix
 def test_exported_program() -> None:
     """The matcher reads ATen too, where export puts assertions behind casts."""
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from fusewheel.compiler.backend import compile_graph
-from fusewheel.compiler.generation import WORTHWHILE, gain
-from fusewheel.compiler.report import Recorder
+from fusewheel.compiler.cost.codegen_gain import WORTHWHILE, gain
+from fusewheel.compiler.entry.dynamo import compile_graph
+from fusewheel.compiler.match.report import Recorder
 from torch import Tensor, nn
 
 
@@ -37,7 +37,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(name)
         return lambda gm, example_inputs: gm
 
-    monkeypatch.setattr(importlib.import_module("fusewheel.compiler.backend"), "_inner", inner)
+    monkeypatch.setattr(importlib.import_module("fusewheel.compiler.entry.dynamo"), "_inner", inner)
     return names
 
 

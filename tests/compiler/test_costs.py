@@ -11,7 +11,8 @@ import fusewheel
 import pytest
 import torch
 import torch.nn.functional as F
-from fusewheel.compiler import measured, rewrite
+from fusewheel.compiler import rewrite
+from fusewheel.compiler.cost import measured
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -99,7 +100,7 @@ def test_what_was_not_measured_is_replaced() -> None:
 def given(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     """What runs the rewritten graph, as the rewriter is told; Inductor does not run."""
     found: list[str | None] = []
-    module = importlib.import_module("fusewheel.compiler.backend")
+    module = importlib.import_module("fusewheel.compiler.entry.dynamo")
 
     def noted(*args: Any, inner: str | None = None, **options: Any) -> Any:
         found.append(inner)
@@ -166,7 +167,7 @@ def test_where_the_backend_chooses(
 
 
 def test_inductor_alone() -> None:
-    from fusewheel.compiler.inductor_pass import Rewrite
+    from fusewheel.compiler.entry.inductor import Rewrite
     from torch._dynamo.utils import counters
 
     counters.clear()
@@ -201,7 +202,7 @@ def test_explain_tells_the_reason() -> None:
 
 def test_inductor_takes_a_graph_that_was_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """What Dynamo has noted of the inputs is still there."""
-    backend = importlib.import_module("fusewheel.compiler.backend")
+    backend = importlib.import_module("fusewheel.compiler.entry.dynamo")
     monkeypatch.setattr(backend, "_chosen", lambda gm: "inductor")
     inputs = pair(4096)
     call = torch.compile(swiglu, backend="fusewheel")

@@ -50,6 +50,7 @@ def _by_layer(model: SmallModel) -> Callable[..., Tensor]:
     return model
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("way", [_as_module, _as_method, _in_place, _by_layer])
 def test_ways_to_compile(way: Callable[[SmallModel], Callable[..., Tensor]]) -> None:
     model, ids = small_model(), tokens()
@@ -119,6 +120,7 @@ def test_disabled_part() -> None:
     assert counters["fusewheel"] == COUNTS
 
 
+@pytest.mark.matrix
 def test_graph_break_inside() -> None:
     model, ids = small_model(layers=2), tokens()
     expected = gradients_of(model, model, ids)
@@ -154,6 +156,7 @@ def test_exceptions_of_the_model() -> None:
         torch.testing.assert_close(call(ids, True), model(ids), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.matrix
 def test_exception_of_an_operator() -> None:
     """What the replaced operations say of a target that is no class is said all the same."""
     call = compiled(F.cross_entropy)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import linecache
 import traceback
 import weakref
 from typing import Any
@@ -10,7 +12,7 @@ import fusewheel
 import pytest
 import torch
 import torch.nn.functional as F
-from fusewheel.compiler.executor import execute
+from fusewheel.compiler.run import execute
 from torch._dynamo.exc import BackendCompilerFailed
 from torch.utils.checkpoint import checkpoint
 
@@ -46,7 +48,7 @@ def test_options_and_modes_are_refused(mode: str | None, options: dict[str, Any]
         own = {"inner": "none", **options}
         return fusewheel.compiler.backend(gm, inputs, mode=mode, options=own)
 
-    with pytest.raises(BackendCompilerFailed, match="expected neither, got mode"):
+    with pytest.raises(BackendCompilerFailed, match="because it compiles nothing: got mode"):
         torch.compile(swiglu, backend=compiler)(torch.ones(2), torch.ones(2))
 
 
@@ -113,6 +115,22 @@ def test_an_error_names_the_users_line() -> None:
     with pytest.raises(AttributeError) as caught:
         made(1)
     assert "x.cos()" in "".join(traceback.format_tb(caught.tb))
+
+
+def _kept_lines() -> set[str]:
+    gc.collect()
+    return {name for name in linecache.cache if name.startswith("<fusewheel graph")}
+
+
+def test_the_lines_go_with_the_compiled_function() -> None:
+    torch._dynamo.reset()
+    before = _kept_lines()
+    call = torch.compile(swiglu, backend="fusewheel", options={"inner": "none"})
+    for size in (2, 3):  # the second graph is for any size
+        call(torch.ones(size), torch.ones(size))
+    assert len(_kept_lines() - before) == 2
+    torch._dynamo.reset()
+    assert _kept_lines() <= before
 
 
 def test_attributes_submodules_and_structures() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 from compiler.test_models import LOSS, MODELS, assert_same, build, settled, step, tokens
-from fusewheel.compiler.backend import compile_graph
-from fusewheel.compiler.report import Recorder
+from fusewheel.compiler.entry.dynamo import compile_graph
+from fusewheel.compiler.match.report import Recorder
 from transformers import StaticCache
 
 

@@ -10,7 +10,7 @@ import fusewheel
 import pytest
 import torch
 import torch.nn.functional as F
-from fusewheel.compiler.pattern import Match
+from fusewheel.compiler.ir.pattern import Match
 from fusewheel.compiler.patterns.gelu import PATTERN
 
 assert fusewheel

@@ -10,7 +10,7 @@ import fusewheel
 import pytest
 import torch
 import torch.nn.functional as F
-from fusewheel.compiler import processor
+from fusewheel.compiler.cost import processor
 
 assert fusewheel
 Tensor = torch.Tensor

@@ -205,7 +205,7 @@ LOOK_ALIKES: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "bias_in_float32": (
         lambda x, w, b, t: _ce(x @ w.t() + wide(b), t),
-        "to a product in torch.bfloat16",
+        "is added to a product in torch.bfloat16",
     ),
 }
 

@@ -10,7 +10,7 @@ import fusewheel
 import pytest
 import torch
 import torch.nn.functional as F
-from fusewheel.compiler.masks import Mask
+from fusewheel.compiler.read.masks import Mask
 
 Tensor = torch.Tensor
 Q, K = 6, 8

@@ -9,8 +9,8 @@ from typing import Any
 import fusewheel
 import pytest
 import torch
-from fusewheel.compiler.backend import compile_graph
-from fusewheel.compiler.report import Recorder
+from fusewheel.compiler.entry.dynamo import compile_graph
+from fusewheel.compiler.match.report import Recorder
 from oracle import assert_step_as_good_as_eager
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fusewheel.compiler import Disabled, Pattern, disable, disabled, register, unregister
+from fusewheel.compiler.ir.canonical import spell
+from fusewheel.compiler.match.registry import _installed, known_patterns
 from fusewheel.compiler.patterns.silu_mul import PATTERN
-from fusewheel.compiler.registry import _installed, known_patterns
 
 Tensor = torch.Tensor
 OWN = dataclasses.replace(PATTERN, name="own", order=-9)
@@ -235,3 +236,40 @@ def test_other_backends_keep_their_code() -> None:
     with disable("rope"):
         function(_x(3))
     assert len(graphs) == 1
+
+
+def test_an_operation_is_spelled_once() -> None:
+    with pytest.raises(ValueError, match=r"silu.* is spelled already, as 'silu'"):
+        spell("gelu", "input", functions=(torch.nn.functional.silu,))
+
+
+def _in_time(function: Callable[[], Any], seconds: float = 5) -> bool:
+    """Whether a function that another thread runs ends; it is left behind if it does not."""
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
+
+
+def _switch() -> None:
+    with disable("rope"):
+        pass
+
+
+def _register() -> None:
+    register(OWN)
+    unregister("own")
+
+
+@pytest.mark.parametrize("change", [_switch, _register])
+def test_patterns_change_while_another_thread_compiles(change: Callable[[], None]) -> None:
+    """A change waits for the compilation, which may ask meanwhile which patterns there are."""
+    compiling = torch._dynamo.convert_frame.compile_lock
+    with compiling:
+        waiting = threading.Thread(target=change, daemon=True)
+        waiting.start()
+        waiting.join(1)
+        assert waiting.is_alive()
+        assert _in_time(disabled) and _in_time(known_patterns)
+    waiting.join(60)
+    assert not waiting.is_alive()

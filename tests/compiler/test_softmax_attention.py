@@ -263,7 +263,7 @@ KEPT: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "fill_of_any_number": (
         lambda q, k, v: F.softmax((q @ k.mT).masked_fill(~causal(), -1e4), -1) @ v,
-        "hidden scores are -10000",
+        "hidden scores are filled with -10000",
     ),
     "trainable_mask": (
         lambda q, k, v: F.softmax(q @ k.mT + v.mean(-1, keepdim=True), -1) @ v,

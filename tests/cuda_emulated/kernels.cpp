@@ -3,9 +3,9 @@
 // operands. Inputs are zero, for which every result is finite; outputs begin as NaN, so an element
 // that nobody wrote is seen. What the values are is tested through the operators (tests/ops).
 
-#include <fusewheel/merge_attention.h>
-#include <fusewheel/rms_norm.h>
-#include <fusewheel/rope.h>
+#include <fusewheel/attention/merge_attention.h>
+#include <fusewheel/norm/rms_norm.h>
+#include <fusewheel/rotary/rope.h>
 
 #include <vector>
 

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "buffer.h"
-#include "common/linear.h"
-#include "common/round.h"
+#include "linear/linear.h"
+#include "linear/round.h"
 
 namespace fusewheel {
 void linear_launch(const LinearArgs&, Stream);

@@ -7,14 +7,20 @@ import pytest
 from .conftest import SANITIZE, Build, run
 
 PROGRAMS = {
-    "kernels.cpp": ("merge_attention", "mul", "silu_mul", "rms_norm", "rope"),
-    "linear.cpp": ("linear", "linear_int8", "linear_int4"),
+    "kernels.cpp": (
+        "attention/merge_attention",
+        "tutorial/mul",
+        "activation/silu_mul",
+        "norm/rms_norm",
+        "rotary/rope",
+    ),
+    "linear.cpp": ("linear/linear", "linear/linear_int8", "linear/linear_int4"),
 }
 
 
 @pytest.mark.parametrize("source", PROGRAMS)
 def test_no_access_out_of_bounds_and_nothing_unwritten(build: Build, source: str):
-    sources = [f"../../cuda_kernels/{stem}.cu" for stem in PROGRAMS[source]]
+    sources = [f"../../cuda_kernels/{operator}.cu" for operator in PROGRAMS[source]]
     program = build(source, *sources, flags=SANITIZE)
     for seed in range(2):
         done = run(program, seed=seed)

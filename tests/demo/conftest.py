@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from demo.examples import MISSING_BACKEND, PROMPT_TOKENS
+from fusewheel.demo.models.weights import truncate, write_bundle
 from fusewheel.demo.progress import Progress
-from fusewheel.demo.report import Report
 from fusewheel.demo.run import run_demo
 from fusewheel.demo.settings import BATCH, Settings
-from fusewheel.demo.weights import truncate, write_bundle
+from fusewheel.demo.show.report import Report
 from tiny_gguf import load_gguf, small_llama, write_gguf
 
 SEQUENCE = 8

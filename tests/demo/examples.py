@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fusewheel.demo.checks import run_checks
-from fusewheel.demo.report import Report
-from fusewheel.demo.results import Labels, ModeResult, PhaseResult, rows
 from fusewheel.demo.settings import Settings
+from fusewheel.demo.show.checks import run_checks
+from fusewheel.demo.show.report import Report
+from fusewheel.demo.show.results import Labels, ModeResult, PhaseResult, rows
 
 # Of the tiny model that the whole run uses.
 PROMPT_TOKENS = 12

@@ -7,8 +7,8 @@ import math
 
 import pytest
 from demo.examples import example
-from fusewheel.demo.checks import common_prefix, run_checks
 from fusewheel.demo.settings import Settings
+from fusewheel.demo.show.checks import common_prefix, run_checks
 
 BOTH = Settings()
 

@@ -7,7 +7,8 @@ import importlib.util
 
 import pytest
 from demo.examples import example, example_report
-from fusewheel.demo import cli, main, weights
+from fusewheel.demo import cli, main
+from fusewheel.demo.models import weights
 from fusewheel.demo.settings import QUICK, Settings
 
 

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 from demo.examples import example, example_report
-from fusewheel.demo import formats
-from fusewheel.demo import report as render
-from fusewheel.demo.results import ModeResult, PhaseResult
+from fusewheel.demo.models import formats
 from fusewheel.demo.settings import LLAMA_CPP, Settings
+from fusewheel.demo.show import report as render
+from fusewheel.demo.show.results import ModeResult, PhaseResult
 
 SETTINGS = Settings(dtypes=("fp32", "int4"), new_tokens=5)
 

@@ -8,10 +8,10 @@ import subprocess
 import pytest
 import torch
 from demo.examples import example, example_report
-from fusewheel.demo import report as render
 from fusewheel.demo.child import Child
 from fusewheel.demo.measure import environment
 from fusewheel.demo.settings import Settings
+from fusewheel.demo.show import report as render
 
 SETTINGS = Settings(dtypes=("fp32",), isa="avx2", new_tokens=5)
 PROGRAM = "import torch; print(torch.backends.cpu.get_cpu_capability())"

@@ -6,8 +6,8 @@ import dataclasses
 import json
 
 from demo.examples import example, example_report
-from fusewheel.demo import report as render
-from fusewheel.demo.results import ModeResult
+from fusewheel.demo.show import report as render
+from fusewheel.demo.show.results import ModeResult
 
 
 def complete():

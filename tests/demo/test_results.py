@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from demo.examples import SETTINGS, example
-from fusewheel.demo.results import Labels, ModeResult, PhaseResult, Row, rows
+from fusewheel.demo.show.results import Labels, ModeResult, PhaseResult, Row, rows
 
 
 def table() -> dict[str, Row]:

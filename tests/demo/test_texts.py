@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fusewheel.demo import weights
+from fusewheel.demo.models import weights
+from fusewheel.demo.models.text import PROMPT, TRAINING
 from fusewheel.demo.settings import BATCH, SEQUENCE
-from fusewheel.demo.text import PROMPT, TRAINING
 
 
 def test_texts_have_the_lengths_the_demo_speaks_of(monkeypatch):

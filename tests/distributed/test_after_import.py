@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from fusewheel._after_import import after_import
+from fusewheel._core.after_import import after_import
 
 PROGRAM = """
 import sys
@@ -59,5 +59,6 @@ def test_a_module_that_fails_may_be_tried_again(module, tmp_path):
     assert seen == [1]
 
 
+@pytest.mark.matrix
 def test_operators_have_rules_once_dtensor_is_imported():
     subprocess.run([sys.executable, "-W", "error", "-c", PROGRAM], check=True)

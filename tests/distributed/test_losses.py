@@ -9,7 +9,7 @@ from typing import Any
 import fusewheel
 import pytest
 import torch
-from fusewheel._operator import Make
+from fusewheel.dispatch.operator import Make
 from group import SIZE, Check
 from oracle import assert_as_good_as_eager
 from torch import Tensor
@@ -31,6 +31,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", NAMES)
 def test_spread_classes(name: str, passed):
     passed(name)

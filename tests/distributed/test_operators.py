@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from fusewheel import ops
-from fusewheel._operator import Make, Operator
-from fusewheel._sharding import PARTIAL, REPLICATE, Layout, Place, places
+from fusewheel.dispatch.operator import Make, Operator
+from fusewheel.dispatch.sharding import PARTIAL, REPLICATE, Layout, Place, places
 from group import SIZE, Check
 from oracle import assert_as_good_as_eager, tensors_of
 from torch import Tensor

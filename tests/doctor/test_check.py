@@ -39,20 +39,22 @@ def test_a_healthy_operator():
 
 
 def test_a_crash_and_a_hang_are_findings_and_no_end():
-    dead = doctor.check(defect("dies_on_empty").op, plain_samples, columns=FEW)
+    dead = doctor.check(defect("dies_on_empty").faulty, plain_samples, columns=FEW)
     assert dead.traps == ("the process dies",)
     assert "SIGABRT" in dead.of(Status.FAILS)[0].reason
+    assert [o.column for o in dead.of(Status.FAILS)] == ["empty"]
     assert len(dead.of(Status.WORKS)) == 4
     stuck = doctor.check(
-        defect("hangs_on_empty").op, plain_samples, columns=("empty", "eager"), seconds=3
+        defect("hangs_on_empty").faulty, plain_samples, columns=("empty", "eager"), seconds=3
     )
-    assert [o.trap for o in stuck.outcomes] == ["it hangs", ""] or not stuck.healthy
+    assert [o.column for o in stuck.outcomes] == ["empty", "eager"]
+    assert [o.trap for o in stuck.outcomes] == ["it hangs", ""]
     assert "3 seconds" in stuck.outcomes[0].reason
 
 
 def test_the_smallest_failing_input_is_shown():
     samples = [(torch.ones(8, 6),), (torch.ones(16, 16),)]
-    report = doctor.check(defect("ignores_strides").op, samples, columns=["gaps"])
+    report = doctor.check(defect("ignores_strides").faulty, samples, columns=["gaps"])
     outcome = report.outcomes[0]
     # A single element has no stride to ignore.
     assert outcome.arguments == "(float32[2, 1])"
@@ -69,9 +71,17 @@ def test_the_command_writes_reports(tmp_path: Path, capsys: pytest.CaptureFixtur
     report = json.loads((tmp_path / "r.json").read_text())
     assert report["healthy"] and len(report["outcomes"]) == 5
     assert (tmp_path / "r.md").read_text().count("| works |") == 5
+    assert defect("ignores_strides").faulty is torch.ops.defects.ignores_strides.default
     status = cli.main(["defects::ignores_strides", "--samples", here, "--columns", "gaps"])
     assert status == 1
     assert "fails" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", [["--columns", "eager", "empty"], ["--import", "json"]])
+def test_the_operator_may_stand_after_a_list(option: list[str], capsys: pytest.CaptureFixture[str]):
+    samples = ["--samples", f"{__name__}:plain_samples", "--columns", "eager"]
+    assert cli.main([*samples, *option, "aten::neg.default"]) == 0
+    assert "aten::neg:" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -116,3 +126,31 @@ def test_unknown_columns_and_no_samples_are_refused():
         doctor.check(neg, [])
     with pytest.raises(TypeError, match="operator or a function, got int"):
         doctor.check(3, plain_samples)
+
+
+@pytest.mark.parametrize("column", ["second", "detached"])
+def test_a_backward_that_says_it_has_no_derivative_refuses(column: str):
+    class Once(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x * x
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx, grad):
+            return 3 * ctx.saved_tensors[0] ** 2 * grad
+
+    outcome = doctor.check(Once.apply, plain_samples, columns=[column], isolate=False).outcomes[0]
+    assert (outcome.status, outcome.trap) == (Status.REFUSES, ""), outcome
+    assert "once_differentiable" in outcome.reason
+
+
+def test_what_gives_its_argument_back_compiles():
+    """There is nothing in the graph then, which is no break in it."""
+
+    def same(x):
+        return x
+
+    report = doctor.check(same, plain_samples, columns=["compile"], isolate=False)
+    assert report.outcomes[0].status is Status.WORKS, report

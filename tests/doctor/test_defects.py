@@ -1,6 +1,8 @@
-"""The doctor finds every planted mistake, by its name."""
+"""The doctor finds every planted mistake by its name, and nothing where it is not planted."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 from doctor.defects import DEFECTS, Defect
@@ -11,24 +13,46 @@ from fusewheel.doctor.isolation import isolated
 from fusewheel.doctor.outcome import Outcome, Status, examine
 
 BY_NAME = {column.name: column for column in COLUMNS}
+ENDS = (traps.CRASH, traps.HANG)
+SECONDS = 5.0
+PAIRS = [(defect, column) for defect in DEFECTS for column in defect.columns]
+each = pytest.mark.parametrize(
+    ("defect", "column"), PAIRS, ids=[f"{defect.name}-{column}" for defect, column in PAIRS]
+)
 
 
-def found(defect: Defect, seconds: float = 5.0) -> Outcome:
-    column, subject = BY_NAME[defect.column], doctor.subject_of(defect.op)
-    if defect.trap in (traps.CRASH, traps.HANG):
-        return isolated(column, lambda: doctor.cases_of(subject, defect.samples), seconds)
-    return examine(column, doctor.cases_of(subject, defect.samples))
+def told(defect: Defect, column: str, op: object) -> Outcome:
+    subject = doctor.subject_of(op, defect.modules)
+    with defect.where():
+        if defect.trap in ENDS and BY_NAME[column].elsewhere is None:
+            cases = lambda: doctor.cases_of(subject, defect.samples)  # noqa: E731
+            return isolated(BY_NAME[column], cases, SECONDS)
+        return examine(BY_NAME[column], doctor.cases_of(subject, defect.samples))
 
 
-@pytest.mark.parametrize("defect", DEFECTS, ids=[defect.name for defect in DEFECTS])
-def test_is_found(defect: Defect):
-    outcome = found(defect)
+@each
+def test_is_found(defect: Defect, column: str):
+    outcome = told(defect, column, defect.faulty)
     assert (outcome.status, outcome.trap) == (Status.FAILS, defect.trap.name), outcome
     assert outcome.reason
     assert outcome.remedy == defect.trap.remedy
-    assert outcome.arguments or defect.trap in (traps.CRASH, traps.HANG)
+    assert outcome.arguments or defect.trap in ENDS
+    if defect.trap is traps.CRASH:
+        assert re.search(r"SIG\w+|exit status \d", outcome.reason), outcome
 
 
-def test_enough_of_them():
-    assert len({defect.name for defect in DEFECTS}) >= 25
-    assert len({defect.trap.name for defect in DEFECTS}) >= 20
+@each
+def test_is_not_found_where_it_is_not(defect: Defect, column: str):
+    outcome = told(defect, column, defect.sound)
+    assert outcome.status is Status.WORKS, outcome
+
+
+def test_every_column_finds_a_defect():
+    """A new column comes with an operator that it finds something wrong with."""
+    assert {column for _, column in PAIRS} == {column.name for column in COLUMNS}
+
+
+def test_every_mistake_is_planted():
+    """A name and a remedy that no operator here leads to may be wrong, or never be given."""
+    named = {trap.name for trap in vars(traps).values() if isinstance(trap, traps.Trap)}
+    assert named - {defect.trap.name for defect in DEFECTS} == set()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from doctor.defects import operator
+from doctor.defects import DEFECTS
 from fusewheel import doctor, ops
-from fusewheel.doctor import program, traps
+from fusewheel.doctor import program
 from fusewheel.doctor.columns import huge
 from fusewheel.doctor.conformance import outcomes
 from fusewheel.doctor.outcome import Outcome, Status, examine
@@ -33,16 +33,11 @@ def test_every_operator_runs_in_cpp():
         assert outcome.status is Status.WORKS, f"{declared.name}: {outcome}"
 
 
-def test_what_needs_python_is_found_in_cpp():
-    op = operator("defined_in_python", lambda x: x * 2)
-
-    def function(x):
-        return op(x)
-
-    outcome = told("C++ TorchScript", function, torch.ones(3))
-    assert (outcome.status, outcome.trap) == (Status.FAILS, traps.CPP.name)
-    assert "defects::defined_in_python" in outcome.reason
-    outcome = told("C++ TorchScript", op, torch.ones(3))
+def test_what_needs_python_is_named():
+    defect = next(d for d in DEFECTS if d.name == "needs_python")
+    outcome = told("C++ TorchScript", defect.faulty, torch.ones(3))
+    assert "defects::needs_python" in outcome.reason
+    outcome = told("C++ TorchScript", torch.ops.defects.needs_python.default, torch.ones(3))
     assert (outcome.status, outcome.reason) == (Status.NOT_APPLICABLE, "defined in Python")
 
 
@@ -60,15 +55,6 @@ def test_many_elements(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(huge, "MANY", 2**12)
     rows = torch.arange(1.0, 13.0).view(3, 4)
 
-    def doubles(x):
-        return torch.cat((x.flatten()[: 2**12] * 2, x.flatten()[2**12 :])).view(x.shape)
-
-    def sums(x):
-        return x.sum(0) if x.numel() < 2**12 else x.flatten()[: 2**12 // 4 * 4].view(-1, 4).sum(0)
-
-    for name, wrong in (("doubles_few", doubles), ("sums_few", sums)):
-        outcome = told("huge", operator(name, wrong), rows)
-        assert (outcome.status, outcome.trap) == (Status.FAILS, traps.HUGE.name), outcome
     aten = torch.ops.aten
     for op, *arguments in (
         (aten.neg.default, rows),

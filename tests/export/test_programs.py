@@ -12,7 +12,7 @@ import tiny_decoder
 import torch
 import torch.nn.functional as F
 from fusewheel.compiler import Report, rewrite
-from fusewheel.compiler.pattern import Context
+from fusewheel.compiler.ir.pattern import Context
 from fusewheel.compiler.patterns.silu_mul import PATTERN as SILU_MUL
 from oracle import assert_as_good_as_eager, tensors_of
 from torch import Tensor
@@ -55,6 +55,7 @@ def exported(body: Any) -> tuple[ExportedProgram, Report, Tensor]:
     return program, fusewheel.explain(program), x
 
 
+@pytest.mark.matrix
 def test_an_output_is_replaced() -> None:
     """The signature names the nodes of the outputs."""
     program, report, _ = exported(lambda net, x: (x + 1, norm(x, net.weight)))
@@ -155,6 +156,7 @@ def test_matchers_know_the_autocast_of_a_region() -> None:
     assert sorted(seen) == [[], [("cpu", torch.bfloat16, True)]]
 
 
+@pytest.mark.matrix
 def test_export_under_autocast() -> None:
     def body(net: Net, x: Tensor) -> Tensor:
         y = F.linear(norm(x, net.weight), net.weight.diag())
@@ -170,6 +172,7 @@ def test_export_under_autocast() -> None:
         torch.testing.assert_close(got, want)
 
 
+@pytest.mark.matrix
 def test_a_number_that_depends_on_a_size_stays_symbolic() -> None:
     """An epsilon of 1 / batch must not become that of the example."""
     net = Net(lambda net, x: norm(x, net.weight, 1.0 / x.shape[0]))
@@ -181,6 +184,7 @@ def test_a_number_that_depends_on_a_size_stays_symbolic() -> None:
     assert [refusal.reason for refusal in refusals] == ["epsilon is not a Python number"] * 2
 
 
+@pytest.mark.matrix
 def test_a_loss_is_exported() -> None:
     """Slices of logits and targets, and constants that serialisation has to know."""
 
@@ -198,6 +202,7 @@ def test_a_loss_is_exported() -> None:
     torch.testing.assert_close(again.module()(x), program.module()(x))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("training", [False, True])
 def test_gradients(training: bool) -> None:
     """They are right in a program for inference too; only the cost rules differ."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from calls import differentiable, eager, functional
-from fusewheel._operator import Operator
+from fusewheel.dispatch.operator import Operator
 from hypothesis import strategies as st
 from oracle import emulated, tensors_of
 from torch import Tensor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusewheel._rows import wide
+from fusewheel.ops._rows import wide
 from torch import Tensor
 
 from fuzz.draw import Draw

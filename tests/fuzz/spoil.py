@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from fusewheel._operator import Operator
+from fusewheel.dispatch.operator import Operator
 from hypothesis import strategies as st
 from torch import Tensor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from fusewheel import ops
-from fusewheel._operator import Make, Operator
+from fusewheel.dispatch.operator import Make, Operator
 from torch import Tensor, nn
 
 
@@ -27,7 +27,7 @@ def test_the_message_of_a_kernel_arrives():
 
 def bad_calls(operator: Operator) -> list:
     found = []
-    for bad in operator.bad_inputs(Make()):
+    for bad in operator.refusals(Make()):
         # TorchScript itself refuses None for a tensor.
         arguments = operator.overload._schema.arguments
         kinds = [str(argument.type) for argument in arguments]

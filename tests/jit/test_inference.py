@@ -42,7 +42,7 @@ def in_python(call):
         call()
     finally:
         sys.setprofile(None)
-    return "_register.py" in files
+    return "register.py" in files
 
 
 @pytest.fixture(autouse=True)
@@ -123,3 +123,73 @@ def test_it_is_what_it_was_elsewhere(optimized):
     ):
         assert "fusewheel::silu_mul" in str(module.inlined_graph)
         assert torch.equal(module(X), optimized(X))
+
+
+class Keeps(nn.Module):
+    """Writes in place to a buffer, so that the buffer stays one when the module is frozen."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("state", torch.ones(3, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.state[0] = 0.0
+        return F.silu(x) * (x + 1.0) + self.state
+
+
+class Differentiates(nn.Module):
+    """Asks for a gradient itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.silu(x) * (x + 1.0)
+        z = torch.zeros([8]).requires_grad_()
+        found = torch.autograd.grad([(y * z).sum()], [z])[0]
+        assert found is not None
+        return found * 2.0
+
+
+class Learns(nn.Module):
+    """Makes a tensor that requires a gradient."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.silu(x) * (x + 1.0)
+        return y * torch.tensor(3.0, requires_grad=True)
+
+
+OUTSIDE = torch.ones(8, requires_grad=True)
+
+
+@torch.jit.ignore
+def scaled(x):
+    return x * OUTSIDE
+
+
+class CallsPython(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return scaled(F.silu(x) * (x + 1.0)) * 2.0
+
+
+@pytest.mark.parametrize("kind", [Differentiates, Learns, CallsPython])
+def test_a_graph_that_records_by_itself_is_left_to_autograd(kind, fused_in):
+    module = jit.optimize(torch.jit.script(kind().eval()), X)
+    assert fused_in(module) == {"silu_mul": 1}
+    got, want = module(X), kind()(X)
+    assert got.requires_grad == want.requires_grad
+    torch.testing.assert_close(got, want)
+
+
+def test_a_write_to_what_requires_a_gradient_is_recorded(fused_in):
+    """The gradient of what the write replaced is 0."""
+    grads = []
+    for optimized in (True, False):
+        module = torch.jit.script(Keeps().eval())
+        if optimized:
+            module = jit.optimize(module, X)
+            assert fused_in(module) == {"silu_mul": 1}
+        leaf = torch.ones(3, 8, requires_grad=True)
+        state = module if not optimized else module.fused
+        state.state = leaf * 2.0
+        module(X).sum().backward()
+        grads.append(leaf.grad)
+    assert torch.equal(*grads)
+    assert not grads[0][0].any() and grads[0][1:].all()

@@ -18,6 +18,7 @@ from .nets import REPLACED, as_torchscript, decoder, inputs
 HOW = pytest.mark.parametrize("how", ["script", "trace"])
 
 
+@pytest.mark.matrix
 @HOW
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_values_at_any_size(how, dtype, fused_in):
@@ -92,6 +93,7 @@ def test_gradients_of_inputs_are_pytorchs_own():
     torch.testing.assert_close(gradients[1], gradients[0])
 
 
+@pytest.mark.matrix
 def test_saved_it_runs_in_a_process_with_the_library_alone(tmp_path, fresh):
     model, example = decoder(), inputs()
     optimized = jit.optimize(torch.jit.script(model), example)
@@ -299,6 +301,7 @@ def test_a_failing_rewrite_leaves_the_module(monkeypatch, caplog):
     torch.testing.assert_close(optimized(*inputs()), model(*inputs()))
 
 
+@pytest.mark.matrix
 def test_python_without_torchscript(monkeypatch):
     monkeypatch.setattr("sys.version_info", (3, 14, 0, "final", 0))
     with pytest.raises(jit.TorchScriptError, match=r"not support TorchScript on Python 3\.14.*ex"):
@@ -313,3 +316,14 @@ def test_importing_it_is_light(fresh):
         "print({'torch._dynamo', 'torch._inductor', 'sympy'} & set(sys.modules) or 'light')"
     )
     assert out == "light\n"
+
+
+def test_an_input_of_any_name(fused_in):
+    class Named(nn.Module):
+        def forward(self, probe: Tensor, original: Tensor) -> Tensor:
+            return F.silu(probe) * original
+
+    x, y = torch.randn(2, 3, 8)
+    module = jit.optimize(torch.jit.script(Named().eval()), (x, y))
+    assert fused_in(module) == {"silu_mul": 1}
+    torch.testing.assert_close(module(x, y), F.silu(x) * y)

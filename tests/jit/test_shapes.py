@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from fusewheel import ops
-from fusewheel._operator import Make, Operator
+from fusewheel.dispatch.operator import Make, Operator
 from fusewheel.jit.shapes import register_shape_functions
 from oracle import tensors_of
 from torch import Tensor

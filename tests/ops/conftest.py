@@ -1,16 +1,72 @@
-"""Every test that takes `operator` runs over all declared operators; `dtype` over all dtypes."""
+"""Every test that takes `operator` runs over all declared operators; `dtype` over all dtypes.
+
+With `--operator STEM` they run over those that `ops/FAMILY/STEM.py` declares; of the other tests
+only those in `test_STEM.py` run.
+"""
 
 from __future__ import annotations
+
+import importlib
+from pathlib import Path
 
 import pytest
 import torch
 from fusewheel import ops
+from fusewheel.dispatch.operator import Operator
 from oracle import DTYPES
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--operator", metavar="STEM", help="test the operators of one module only")
+
+
+def declared_by(stem: str | None) -> tuple[Operator, ...]:
+    if stem is None:
+        return ops.operators()
+    paths = {path.stem: path for path in Path(ops.__file__).parent.glob("*/[!_]*.py")}
+    if stem not in paths:
+        raise pytest.UsageError(f"--operator {stem}: there is {', '.join(sorted(paths))}")
+    module = importlib.import_module(f"fusewheel.ops.{paths[stem].parent.name}.{stem}")
+    return tuple(module.OPERATORS)
+
+
+def names_in(item: pytest.Item) -> set[str]:
+    """The names of operators, and all else, that a test has for parameters."""
+    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return {str(getattr(value, "name", value)) for value in values}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    declared_by(config.getoption("--operator"))  # an unknown one is one error, at once
+
+
+# Of two operators every test that compiles nothing stands for all on other Pythons and torches.
+MATRIX = ("muladd", "rms_norm")
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at markers
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.parent == here and not names_in(item).isdisjoint(MATRIX):
+            item.add_marker("matrix")
+    stem = config.getoption("--operator")
+    if stem is None:
+        return
+    names = {operator.name for operator in declared_by(stem)}
+
+    kept = [
+        item
+        for item in items
+        if item.path.name == f"test_{stem}.py" or not names_in(item).isdisjoint(names)
+    ]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "operator" in metafunc.fixturenames:
-        declared = ops.operators()
+        declared = declared_by(metafunc.config.getoption("--operator"))
         metafunc.parametrize("operator", declared, ids=[o.name for o in declared])
     if "dtype" in metafunc.fixturenames:
         metafunc.parametrize("dtype", DTYPES, ids=[str(d).removeprefix("torch.") for d in DTYPES])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fusewheel
 import torch
-from fusewheel._operator import Make
+from fusewheel.dispatch.operator import Make
 
 HALF = torch.bfloat16
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from calls import differentiable, eager, functional
-from fusewheel._operator import Make, Operator
+from fusewheel.dispatch.operator import Make, Operator
 from oracle import assert_as_good_as_eager, tensors_of, to_dtype
 from torch import Tensor
 

@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 import torch
-from fusewheel._operator import Make, Operator
+from fusewheel.dispatch.operator import Make, Operator
 from torch import Tensor
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -49,3 +49,26 @@ def test_inductor_trains_through_a_chain_of_operators():
     want = torch.autograd.grad(model(*inputs), inputs[:2])
     got = torch.autograd.grad(torch.compile(model, fullgraph=True)(*inputs), inputs[:2])
     torch.testing.assert_close(got, want)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_a_compiled_write_to_an_input_is_recorded(operator: Operator):
+    """AOTAutograd leaves out of the gradient what is written while gradients are off."""
+    index = operator.mutates
+    if index is None:
+        return
+
+    def gradient(call):
+        arguments = list(first_sample(operator, Make(seed=27)))
+        leaf = arguments[0].requires_grad_()
+        arguments[0] = leaf * 2
+        written = arguments[index]
+        call(*arguments)
+        weights = torch.arange(written.numel(), dtype=written.dtype).view_as(written)
+        return torch.autograd.grad((written * weights).sum(), leaf)
+
+    def function(*arguments):
+        operator.overload(*arguments)
+
+    compiled = torch.compile(function, backend="aot_eager")
+    torch.testing.assert_close(gradient(compiled), gradient(function))

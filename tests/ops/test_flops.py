@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from fusewheel._operator import Make, Operator
+from fusewheel.dispatch.operator import Make, Operator
 from torch.utils.flop_counter import FlopCounterMode
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fusewheel import ops
-from fusewheel._operator import Operator
+from fusewheel.dispatch.operator import Operator
 from fuzz.case import Case, cases
 from fuzz.draw import Strategy
 from fuzz.judge import Arguments
@@ -27,10 +27,9 @@ RIGHT = 3
 def strategies() -> dict[str, Strategy]:
     """By operator, from the test modules of their stems."""
     found: dict[str, Strategy] = {}
-    for path in sorted(Path(__file__).parent.glob("test_*.py")):
-        if path.name != Path(__file__).name:
-            module = importlib.import_module(f"ops.{path.stem}")
-            found |= getattr(module, "FUZZ", {})
+    for path in sorted(Path(__file__).parent.glob("*/test_*.py")):
+        module = importlib.import_module(f"ops.{path.parent.name}.{path.stem}")
+        found |= getattr(module, "FUZZ", {})
     return found
 
 

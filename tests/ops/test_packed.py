@@ -9,8 +9,8 @@ from typing import Any
 import fusewheel
 import pytest
 import torch
-from fusewheel._operator import Make
-from fusewheel._packed import halves
+from fusewheel.dispatch.operator import Make
+from fusewheel.ops.activation._packed import halves
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 

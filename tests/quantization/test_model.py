@@ -72,6 +72,7 @@ def test_every_linear_layer_is_replaced(kind, group_size, layer, dynamic):
     assert error < (0.2 if kind == "int4" else 0.02)
 
 
+@pytest.mark.matrix
 def test_the_report():
     model = Language()
     state = model.state_dict()
@@ -135,7 +136,7 @@ def test_what_cannot_be_replaced_is_left_alone_with_a_reason():
     reasons = {skip.name: skip.reason for skip in report.skipped}
     for name, reason in {
         "own": "subclass of Linear, Own",
-        "odd": "48 in features are no multiple of 32",
+        "odd": "48 in features are not a multiple of 32",
         "parametrized": "parametrized",
         "hooked": "hooks",
         "replaced": "forward was replaced",
@@ -200,6 +201,7 @@ def test_calibration_reaches_the_layer():
     assert torch.equal(got, dequantize_int4(*quantize_int4(weight, 32, importance)))
 
 
+@pytest.mark.matrix
 def test_a_skeleton_on_meta_takes_the_state_of_a_quantized_model():
     model = Language().eval()
     fusewheel.quantize_(model)
@@ -211,6 +213,7 @@ def test_a_skeleton_on_meta_takes_the_state_of_a_quantized_model():
     assert torch.equal(skeleton(TOKENS), model(TOKENS))
 
 
+@pytest.mark.matrix
 def test_it_compiles_in_one_graph():
     model = Language()
     fusewheel.quantize_(model)

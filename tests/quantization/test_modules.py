@@ -37,6 +37,7 @@ def _fresh_compiler():
     torch._dynamo.reset()
 
 
+@pytest.mark.matrix
 @layers
 @pytest.mark.parametrize("bias", [False, True])
 def test_it_takes_the_place_of_a_linear_layer(make, bias):
@@ -65,6 +66,7 @@ def test_the_mode_of_training_is_kept(make):
     assert not make(nn.Linear(256, 3).eval()).training and make(nn.Linear(256, 3)).training
 
 
+@pytest.mark.matrix
 @layers
 @pytest.mark.parametrize("save", ["torch", "safetensors"])
 def test_a_state_dict_goes_through_a_file(make, save, tmp_path):
@@ -128,6 +130,7 @@ def test_devices_change_as_always(make):
     assert torch.equal(decoded(empty), decoded(layer)) and empty(x).shape == (3, 37)
 
 
+@pytest.mark.matrix
 @layers
 def test_copies_and_pickles(make):
     layer, x = make(nn.Linear(256, 37)), torch.randn(3, 256)

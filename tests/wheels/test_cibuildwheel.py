@@ -43,12 +43,14 @@ def test_the_commands_name_files_that_are_there():
     assert all((ROOT / name).is_file() for name in named)
 
 
-@pytest.mark.parametrize("text", [b"/project/cpu_kernels/rope.cpp", b"/opt/python/cp311-cp311/bin"])
+@pytest.mark.parametrize(
+    "text", [b"/project/cpu_kernels/rotary/rope.cpp", b"/opt/python/cp311-cp311/bin"]
+)
 def test_the_audit_knows_the_folders_of_the_container(tmp_path, text):
     pytest.importorskip("elftools")
     audit = load_script("wheels/audit.py")
     library = tmp_path / "libfusewheel_cpu.so"
     library.write_bytes(b"\0" + text + b"\0")
     assert list(audit.folder_findings(library))
-    library.write_bytes(b"\0./cpu_kernels/rope.cpp\0")
+    library.write_bytes(b"\0./cpu_kernels/rotary/rope.cpp\0")
     assert not list(audit.folder_findings(library))

@@ -8,7 +8,9 @@ import fusewheel
 import fusewheel_cpu
 import pytest
 import torch
-from fusewheel import _load
+from fusewheel._core import load as _load
+
+pytestmark = pytest.mark.matrix
 
 FRONT = f"fusewheel {fusewheel.__version__}"
 

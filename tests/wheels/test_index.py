@@ -14,6 +14,8 @@ from pathlib import Path
 import fusewheel
 import pytest
 
+pytestmark = pytest.mark.matrix
+
 THREE = {"fusewheel", "fusewheel-cpu", "fusewheel-cuda"}
 
 

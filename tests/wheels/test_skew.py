@@ -138,7 +138,7 @@ def test_a_zipped_kernel_wheel_is_refused(site):
     site.package("fusewheel_cpu")
     archive = zipped(site, "fusewheel", "fusewheel_cpu", "torch")
     error = site.run("import fusewheel", *ISOLATED, path=str(archive)).error()
-    assert error.startswith("LibraryLoadError: the backend 'cpu' (fusewheel_cpu) lies inside a zip")
+    assert error.startswith("LibraryLoadError: the backend 'cpu' (fusewheel_cpu) is inside a zip")
     assert str(archive) in error and "install it unpacked" in error
 
 

@@ -3,7 +3,7 @@ from functools import reduce
 import fusewheel
 import pytest
 import torch
-from fusewheel._operator import Make
+from fusewheel.dispatch.operator import Make
 from fuzz.draw import Draw
 from fuzz.shapes import any_rows, row_values
 from oracle import assert_as_good_as_eager

@@ -1,7 +1,7 @@
 import fusewheel
 import pytest
 import torch
-from fusewheel._operator import Make
+from fusewheel.dispatch.operator import Make
 from fuzz.draw import Draw
 from oracle import DTYPES, assert_as_good_as_eager, emulated
 

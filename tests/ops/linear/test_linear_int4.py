@@ -3,8 +3,8 @@ import math
 import fusewheel
 import pytest
 import torch
-from fusewheel._operator import Make
-from fusewheel._quantized import rounded, unpack
+from fusewheel.dispatch.operator import Make
+from fusewheel.ops.linear._quantized import rounded, unpack
 from fuzz.draw import Draw
 from oracle import DTYPES, assert_as_good_as_eager
 

@@ -1,8 +1,8 @@
 import fusewheel
 import pytest
 import torch
-from fusewheel._operator import Make
-from fusewheel._quantized import rounded
+from fusewheel.dispatch.operator import Make
+from fusewheel.ops.linear._quantized import rounded
 from fuzz.draw import Draw
 from oracle import DTYPES, assert_as_good_as_eager
 

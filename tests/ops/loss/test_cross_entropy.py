@@ -190,12 +190,39 @@ def test_no_gradient_is_computed_that_nobody_wants():
     call = torch.ops.fusewheel.cross_entropy
     logits, target, _ = data(4, 5)
     assert call(logits, target, None, -100, 0.0, 0.0, 0.0, False)[2].shape == (0,)
-    # A graph is still right: the reference's gradient then.
     leaf = logits.requires_grad_()
     loss = call(leaf, target, None, -100, 0.0, 0.0, 0.0, False)[0]
     got = torch.autograd.grad(loss.sum(), leaf)
     want = torch.autograd.grad(functional.cross_entropy(leaf, target, reduction="sum"), leaf)
     torch.testing.assert_close(got, want)
+
+
+def test_an_ignored_row_has_no_gradient_whatever_its_loss_counts_for(dtype: torch.dtype):
+    logits, target, _ = data(4, 7, dtype)
+    target[1] = -100
+    leaf = logits.requires_grad_()
+    losses = fusewheel.cross_entropy(leaf, target, reduction="none")
+    counts = torch.tensor([1.0, math.nan, -2.0, 0.5], dtype=dtype)
+    (grad,) = torch.autograd.grad(losses, leaf, counts)
+    (want,) = torch.autograd.grad(
+        functional.cross_entropy(leaf, target, reduction="none"), leaf, counts
+    )
+    assert not grad[1].any() and not want[1].any()
+    torch.testing.assert_close(grad, want)
+
+
+def test_a_gradient_of_the_operator_is_one_of_the_weighted_losses(dtype: torch.dtype):
+    """With the eighth argument it comes with the losses, as saved programs have it."""
+    logits, target, _ = data(5, 300, dtype)
+    counts = torch.randn(5, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
+    call = torch.ops.fusewheel.cross_entropy
+    got = call(logits, target, None, -100, 0.1, 0.0, 3.0, True, counts)[2]
+    leaf = logits.requires_grad_()
+    losses = call(leaf, target, None, -100, 0.1, 0.0, 3.0, False)[0]
+    assert torch.equal(got, torch.autograd.grad(losses, leaf, counts)[0])
+    unit = call(leaf, target, None, -100, 0.1, 0.0, 3.0, True)[2]
+    again = torch.ops.fusewheel.cross_entropy_backward(counts, unit)
+    torch.testing.assert_close(again, got)
 
 
 def test_probabilities_run_pytorchs_own_function():
@@ -218,7 +245,8 @@ def any_arguments(d: Draw):
     target = d.integers(rows, least=0, most=classes - 1, dtype=torch.int64)
     target = d.lay(torch.where(target % d.choice(2, 3, 1000) == 1, ignored, target))
     options = d.choice(0.0, 0.1, 1.0), d.choice(0.0, 1e-3, -0.1), d.choice(0.0, 3.0, 30.0)
-    return d.tensor(rows, classes), target, d.optional(classes), ignored, *options, d.flag()
+    grad = row_values(d, rows) if d.flag() else None
+    return d.tensor(rows, classes), target, d.optional(classes), ignored, *options, d.flag(), grad
 
 
 def any_backward_arguments(d: Draw):

@@ -1,8 +1,8 @@
 import fusewheel
 import pytest
 import torch
-from fusewheel._operator import Make
-from fusewheel.ops.layer_norm import reference
+from fusewheel.dispatch.operator import Make
+from fusewheel.ops.norm.layer_norm import reference
 from fuzz.draw import Draw
 from fuzz.shapes import any_rows, epsilon
 from oracle import assert_as_good_as_eager, to_dtype

@@ -1,8 +1,8 @@
 import fusewheel
 import pytest
 import torch
-from fusewheel._operator import Make
-from fusewheel.ops.rms_norm import GEMMA, LLAMA, TORCH, reference
+from fusewheel.dispatch.operator import Make
+from fusewheel.ops.norm.rms_norm import GEMMA, LLAMA, TORCH, reference
 from fuzz.draw import Draw
 from fuzz.shapes import any_rows, epsilon
 from oracle import assert_as_good_as_eager

@@ -1,9 +1,11 @@
 import fusewheel
 import pytest
 import torch
-from fusewheel.ops.rms_norm import GEMMA, LLAMA, TORCH, reference
+from fusewheel.ops.norm.rms_norm import GEMMA, LLAMA, TORCH, reference
 from fuzz.draw import Draw
 from fuzz.shapes import any_rows, epsilon
+
+pytestmark = pytest.mark.matrix
 
 
 def test_torch_cast_is_torchs_rms_norm():

@@ -1,9 +1,9 @@
 import fusewheel
 import pytest
 import torch
-from fusewheel._operator import Make
+from fusewheel.dispatch.operator import Make
 from fuzz.draw import Draw
-from ops.test_rope import any_tables
+from ops.rotary.test_rope import any_tables
 from torch.profiler import ProfilerActivity, profile
 
 

@@ -1,8 +1,11 @@
 import fusewheel
+import pytest
 import torch
 from fuzz.draw import Draw
 from fuzz.shapes import pair
 from torch import Tensor
+
+pytestmark = pytest.mark.matrix
 
 
 def test_rounds_once_where_eager_rounds_twice():

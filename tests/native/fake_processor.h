@@ -1,0 +1,22 @@
+// A processor of one's choice: FAKE_FEATURES are its features, FAKE_MAKER who made it. Included before
+// cpu_kernels/processor.cc, it answers that file's questions in place of the real processor.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+inline bool fake_has(const std::string& name) {
+  const std::string all = std::string(",") + std::getenv("FAKE_FEATURES") + ",";
+  return all.find("," + name + ",") != std::string::npos;
+}
+
+inline bool fake_is(const std::string& maker) { return maker == std::getenv("FAKE_MAKER"); }
+
+#define __builtin_cpu_init()
+#define __builtin_cpu_supports(name) fake_has(name)
+#define __builtin_cpu_is(name) fake_is(name)
+
+extern "C" const char* fusewheel_cpu_choices();
+
+int main() { std::puts(fusewheel_cpu_choices()); }

@@ -1,0 +1,51 @@
+"""Every way that the kernels can go on this machine gives the right numbers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .choices import LEVEL, made, without
+
+TESTS = Path(__file__).parents[1]
+
+
+def test_the_ways_that_the_processor_does_not_choose():
+    found = (made(without() | {LEVEL: level}) for level in ("baseline", "v3", "v4"))
+    # A processor without a level has the one below instead.
+    levels = {automatic[LEVEL]: automatic for automatic in found}
+    for level, automatic in levels.items():
+        others = {name: "10"[int(way)] for name, way in automatic.items() if name != LEVEL}
+        command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+        tests = (str(TESTS / "native/test_level.py"), str(TESTS / "ops/test_values.py"))
+        chosen = ("-k", "asked_for or (as_good_as_eager and linear)")
+        done = subprocess.run(
+            [*command, *tests, *chosen],
+            capture_output=True,
+            text=True,
+            env=without() | {LEVEL: level} | others,
+            check=False,
+        )
+        assert done.returncode == 0, f"{level}, {others}: {done.stdout[-4000:]}"
+
+
+@pytest.mark.parametrize("name", [LEVEL, "FUSEWHEEL_CPU_ROWS_IN_TURN"])
+def test_a_value_that_cannot_be_is_an_error_of_every_call(name: str):
+    text = """
+import fusewheel, fusewheel_cpu, torch
+for call in (lambda: fusewheel.mul(torch.ones(3), torch.ones(3)), fusewheel_cpu.choices):
+    try:
+        print(call())
+    except (RuntimeError, ValueError) as error:
+        print(type(error).__name__, error)
+"""
+    environment = without() | {name: "yes"}
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, env=environment, check=True
+    )
+    expected = "baseline, v3 or v4" if name == LEVEL else "0 or 1"
+    message = f"{name} must be {expected}, got 'yes'"
+    assert done.stdout.splitlines() == [f"RuntimeError {message}", f"ValueError {message}"]

@@ -1,0 +1,119 @@
+"""Every shape that PyTorch's cross entropy takes: values and gradients as good as PyTorch's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fusewheel
+import pytest
+import torch
+from oracle import assert_as_good_as_eager, to_dtype
+from torch import Tensor
+from torch.nn import functional
+from torch.testing._internal.common_methods_invocations import op_db
+
+SAMPLES = next(op for op in op_db if op.name == "nn.functional.cross_entropy")
+
+
+def step(function: Any, logits: Tensor, *arguments: Any, **options: Any) -> tuple[Tensor, Tensor]:
+    """The loss, and the gradient that a loss of each row with a weight of its own gives."""
+    leaf = logits.detach().requires_grad_()
+    loss = function(leaf, *arguments, **options)
+    slope = torch.arange(1, loss.numel() + 1, dtype=loss.dtype).view(loss.shape)
+    return loss.detach(), torch.autograd.grad(loss, leaf, slope)[0]
+
+
+def assert_like_torch(logits: Tensor, target: Tensor, **options: Any) -> None:
+    exact_arguments = to_dtype((logits, target), torch.float64)
+    values = to_dtype(tuple(options.values()), torch.float64)
+    exact_options = dict(zip(options, values, strict=True))
+    got = step(fusewheel.cross_entropy, logits, target, **options)
+    eager = step(functional.cross_entropy, logits, target, **options)
+    exact = step(functional.cross_entropy, *exact_arguments, **exact_options)
+    for what, *triple in zip(("loss", "gradient"), got, eager, exact, strict=True):
+        label = f"{what} of {list(logits.shape)}, {list(target.shape)}, {options}"
+        assert_as_good_as_eager(*triple, what=label)
+
+
+def test_pytorchs_own_samples(dtype: torch.dtype):
+    shapes = set()
+    for sample in SAMPLES.sample_inputs("cpu", dtype, requires_grad=False):
+        (target,) = sample.args
+        assert_like_torch(sample.input, target, **sample.kwargs)
+        shapes.add(target.is_floating_point() * 10 + sample.input.dim())
+    assert shapes == {2, 3, 4, 5, 12, 13, 14, 15}
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("shape", [(7,), (5, 7), (5, 7, 3), (2, 7, 4, 3), (2, 7, 1, 3, 2)], ids=str)
+def test_all_options_with_every_shape(shape: tuple[int, ...], reduction: str, dtype: torch.dtype):
+    generator = torch.Generator().manual_seed(len(shape))
+    logits = (torch.randn(shape, generator=generator) * 3).to(dtype)
+    rows = shape[:1] + shape[2:] if len(shape) > 1 else ()
+    target = torch.randint(7, rows, generator=generator)
+    weight = (torch.rand(7, generator=generator) + 0.5).to(dtype)
+    assert_like_torch(logits, target, reduction=reduction)
+    options = {"weight": weight, "reduction": reduction, "label_smoothing": 0.1}
+    assert_like_torch(logits, target, **options)
+    if rows:
+        target[0] = 3
+        assert_like_torch(logits, target, ignore_index=3, **options)
+
+
+def test_a_cap_and_a_z_loss_are_those_of_the_rows():
+    logits = torch.randn(2, 7, 3, dtype=torch.float64)
+    target = torch.randint(7, (2, 3))
+    options = {"z_loss": 0.1, "softcap": 2.0, "reduction": "none"}
+    got = step(fusewheel.cross_entropy, logits, target, **options)
+    rows = [
+        step(fusewheel.cross_entropy, logits[:, :, k], target[:, k], **options) for k in range(3)
+    ]
+    torch.testing.assert_close(got[0], torch.stack([loss for loss, _ in rows], -1))
+
+
+def test_a_channels_last_image_of_logits():
+    logits = torch.randn(2, 7, 4, 3).to(memory_format=torch.channels_last)
+    assert_like_torch(logits, torch.randint(7, (2, 4, 3)))
+
+
+@pytest.mark.parametrize(
+    ("logits", "target"),
+    [((2, 7, 4), (2, 4, 1)), ((2, 7, 4), (4, 2)), ((2, 7, 4), (8,)), ((7,), (1,)), ((7,), (7,))],
+)
+def test_a_target_of_another_shape_is_refused(logits: tuple[int, ...], target: tuple[int, ...]):
+    with pytest.raises(RuntimeError, match="cross_entropy: target must have shape"):
+        fusewheel.cross_entropy(torch.randn(logits), torch.zeros(target, dtype=torch.long))
+
+
+def test_no_dimension_is_refused():
+    with pytest.raises(RuntimeError, match="cross_entropy: logits must have"):
+        fusewheel.cross_entropy(torch.tensor(1.0), torch.tensor(0))
+
+
+@pytest.mark.parametrize("option", ["size_average", "reduce"])
+def test_options_that_pytorch_has_given_up_are_refused_by_name(option: str):
+    with pytest.raises(TypeError, match=option):
+        fusewheel.cross_entropy(
+            torch.randn(2, 3), torch.zeros(2, dtype=torch.long), **{option: True}
+        )
+
+
+def test_targets_of_another_dtype_are_refused_by_name():
+    for dtype in (torch.uint8, torch.int32, torch.bool):
+        with pytest.raises(RuntimeError, match="target must be int64"):
+            fusewheel.cross_entropy(torch.randn(2, 3, 4), torch.zeros(2, 4, dtype=dtype))
+
+
+def test_compiled_for_shapes_that_grow():
+    compiled = torch.compile(fusewheel.cross_entropy, backend="aot_eager", fullgraph=True)
+    for size in (3, 4, 5):
+        logits, target = torch.randn(size, 7, size + 1), torch.randint(7, (size, size + 1))
+        assert torch.equal(compiled(logits, target), fusewheel.cross_entropy(logits, target))
+
+
+def test_scripted():
+    scripted = torch.jit.script(fusewheel.cross_entropy)
+    logits, target = torch.randn(2, 7, 3), torch.randint(7, (2, 3))
+    assert torch.equal(scripted(logits, target), fusewheel.cross_entropy(logits, target))
+    with pytest.raises(torch.jit.Error, match="target must have shape"):
+        scripted(logits, target[:, :2])
