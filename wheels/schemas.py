@@ -78,7 +78,7 @@ def _kind(argument: torch.Argument) -> str:
 
 def main() -> None:
     """Writes the record of this version; one that was released must stay as it is."""
-    text = (ROOT / "python" / "fusewheel" / "_version.py").read_text()
+    text = (ROOT / "python" / "fusewheel" / "_core" / "version.py").read_text()
     version = re.search(r'__version__ = "(.+)"', text)
     assert version is not None
     RELEASES.mkdir(exist_ok=True)
