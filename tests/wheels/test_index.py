@@ -17,6 +17,8 @@ import pytest
 pytestmark = pytest.mark.matrix
 
 THREE = {"fusewheel", "fusewheel-cpu", "fusewheel-cuda"}
+# What else the front needs, beside torch.
+SMALL = {"psutil": "7.0", "tqdm": "4.67"}
 
 
 def stub_wheel(folder: Path, name: str, version: str) -> None:
@@ -48,6 +50,8 @@ def index(tmp_path_factory):
             shutil.copy(wheel, folder / twin)
     for version in ("2.9.1", "2.11.0", "2.12.0+cpu", "2.12.0+cu130", "2.13.0"):
         stub_wheel(folder, "torch", version)
+    for name, version in SMALL.items():
+        stub_wheel(folder, name, version)
     stub_wheel(folder, "fusewheel_cpu", "99.0")
     return folder
 
@@ -88,11 +92,11 @@ def environment(tmp_path, index):
 
 @pytest.mark.parametrize(("extra", "cuda"), [("", False), ("[cuda]", True)])
 def test_brings_its_kernels_and_leaves_without_a_trace(environment, extra, cuda):
-    assert environment.install("torch==2.11.0"), environment.output
+    assert environment.install("torch==2.11.0", *SMALL), environment.output
     before = environment.files()
     assert environment.install(f"fusewheel{extra}"), environment.output
     found = environment.installed()
-    assert set(found) == THREE - (set() if cuda else {"fusewheel-cuda"}) | {"torch"}
+    assert set(found) == THREE - (set() if cuda else {"fusewheel-cuda"}) | {"torch", *SMALL}
     assert {found[name] for name in THREE & set(found)} == {fusewheel.__version__}
     assert environment.pip("check").returncode == 0, environment.output
     environment.pip("uninstall", "--yes", *THREE)

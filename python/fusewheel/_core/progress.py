@@ -1,0 +1,95 @@
+"""The one place that shows progress: tqdm on a terminal, and nothing elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TextIO, TypeVar
+
+Item = TypeVar("Item")
+
+
+def progress(
+    iterable: Iterable[Item],
+    *,
+    total: int | None = None,
+    describe: str | Callable[[Item], str] = "",
+) -> Iterator[Item]:
+    """Hands on what `iterable` gives, and shows a progress bar on standard error meanwhile.
+
+    It shows nothing if standard error is not a terminal. The bar is removed at the end.
+
+    Args:
+        iterable: what to go through.
+        total: the number of items; default None, which means `len(iterable)` if it has one.
+        describe: what is being done; or a function that returns this for an item. Default "".
+
+    Returns:
+        an iterator over the same items.
+
+    Warns:
+        UserWarning: tqdm is not installed, so no bar is shown.
+    """
+    text = describe if isinstance(describe, str) else ""
+    bar = _bar(sys.stderr, iterable=iterable, total=total, desc=text, dynamic_ncols=True)
+    if bar is None:
+        return iter(iterable)
+    return iter(bar) if isinstance(describe, str) else _described(bar, describe)
+
+
+def _described(bar: Any, describe: Callable[[Item], str]) -> Iterator[Item]:
+    for item in bar:
+        bar.set_description(describe(item))
+        yield item
+
+
+class LiveLine:
+    """A line at the bottom of a terminal whose text changes; nothing on any other stream.
+
+    Args:
+        stream: where to write it.
+
+    Warns:
+        UserWarning: tqdm is not installed, so no line is shown.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._bar = _bar(stream, bar_format="{desc}", dynamic_ncols=True)
+
+    def show(self, text: str) -> None:
+        """Show this text from now on, cut to the width of the terminal."""
+        if self._bar is not None:
+            self._bar.set_description_str(text)
+
+    def print(self, text: str) -> None:
+        """Print a line that stays, above the live line."""
+        if self._bar is None:
+            print(text, file=self._stream, flush=True)
+        else:
+            self._bar.write(text, file=self._stream)
+
+    def close(self) -> None:
+        """Remove the line."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _bar(stream: TextIO | None, **options: Any) -> Any:
+    """A bar of tqdm; None if nobody looks at the stream, or without tqdm."""
+    if stream is None or not stream.isatty():
+        return None
+    try:
+        # Not tqdm.rich, which warns that it is experimental.
+        from tqdm import tqdm
+    except ImportError:
+        warnings.warn("fusewheel: progress is not shown: pip install tqdm", stacklevel=3)
+        return None
+
+    class Bar(tqdm):
+        """Starts no thread, because the doctor forks and no thread survives a fork."""
+
+        monitor_interval = 0
+
+    return Bar(file=stream, leave=False, **options)

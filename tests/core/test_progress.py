@@ -1,0 +1,93 @@
+"""Progress is shown on a terminal, and nowhere else."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import threading
+import types
+
+import pytest
+from fusewheel._core.progress import LiveLine, progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    # In place of the whole module: pytest sets sys.stderr anew between a fixture and its test.
+    stream = Terminal()
+    monkeypatch.setattr("fusewheel._core.progress.sys", types.SimpleNamespace(stderr=stream))
+    return stream
+
+
+def test_items_pass_through_without_a_terminal(capsys):
+    assert list(progress(iter("abc"), total=3, describe="letters")) == ["a", "b", "c"]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_program_may_have_no_standard_error(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    assert list(progress([1, 2])) == [1, 2]
+
+
+def test_a_terminal_shows_the_number_and_what_is_done(terminal):
+    assert list(progress(iter("abc"), total=3, describe="letters")) == ["a", "b", "c"]
+    assert "letters" in terminal.getvalue()
+    assert "0/3" in terminal.getvalue()
+
+
+def test_the_length_is_the_total(terminal):
+    assert list(progress("abc")) == ["a", "b", "c"]
+    assert "0/3" in terminal.getvalue()
+
+
+def test_each_item_may_be_described(terminal):
+    list(progress([1, 2], describe="item {}".format))
+    assert "item 1" in terminal.getvalue()
+    assert "item 2" in terminal.getvalue()
+
+
+def test_no_thread_is_started(terminal):
+    """The doctor forks while it shows progress."""
+    bar = progress([1, 2])
+    next(bar)
+    assert threading.active_count() == 1
+
+
+def test_without_tqdm_a_sentence_says_what_to_install(terminal, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    with pytest.warns(UserWarning, match="pip install tqdm"):
+        assert list(progress([1, 2])) == [1, 2]
+
+
+def test_a_live_line_is_replaced_and_printed_lines_stay():
+    stream = Terminal()
+    line = LiveLine(stream)
+    line.show("half")
+    line.print("first step: done")
+    line.close()
+    assert "half" in stream.getvalue()
+    assert "first step: done\n" in stream.getvalue()
+    assert stream.getvalue().endswith("\r")
+
+
+def test_a_live_line_is_not_written_elsewhere():
+    stream = io.StringIO()
+    line = LiveLine(stream)
+    line.show("half")
+    line.print("first step: done")
+    line.close()
+    assert stream.getvalue() == "first step: done\n"
+
+
+def test_fusewheel_alone_imports_neither_tqdm_nor_psutil():
+    unwanted = "{'tqdm', 'psutil'} & set(sys.modules)"
+    # torch may import them itself.
+    code = f"import sys, torch; before = {unwanted}; import fusewheel; print({unwanted} - before)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
