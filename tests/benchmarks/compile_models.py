@@ -22,11 +22,20 @@ from benchmarks.compile_worker import (
     INT4,
     INT4_INT8,
     MODES,
+    OPERATORS,
     OVER_INDUCTOR,
+    UNCOMPILED,
     Sizes,
     Spec,
 )
-from benchmarks.goals import PEAK, judged, model_goals, quantized_goals
+from benchmarks.goals import (
+    EAGER_PEAK,
+    PEAK,
+    eager_goals,
+    judged,
+    model_goals,
+    quantized_goals,
+)
 from benchmarks.results import Cell
 from benchmarks.tables import Column, Panels, Table, met, wrapped
 from fusewheel.demo.child import Child
@@ -116,8 +125,9 @@ def _cells(model: str, case: str, spec: Spec, ways: Sequence[Way], repeats: int)
     for way in ways:
         own = medians.get(way.mode, float("inf"))
         reached = {baseline: seconds / own for baseline, seconds in baselines.items()}
-        if INDUCTOR in peaks and way.mode in peaks:
-            reached[PEAK] = peaks[INDUCTOR] / peaks[way.mode]
+        for name, baseline in ((PEAK, INDUCTOR), (EAGER_PEAK, EAGER)):
+            if baseline in peaks and way.mode in peaks:
+                reached[name] = peaks[baseline] / peaks[way.mode]
         goals = _goals(way.mode, case, spec.dtype)
         compiling = way.first - own * calls if way.mode != EAGER and way.seconds else 0.0
         few = f"{len(way.seconds)} of {repeats} runs" if 0 < len(way.seconds) < repeats else ""
@@ -140,6 +150,8 @@ def _cells(model: str, case: str, spec: Spec, ways: Sequence[Way], repeats: int)
 def _goals(mode: str, case: str, dtype: str) -> dict[str, float]:
     if mode in (EAGER, INDUCTOR):
         return {}
+    if mode in (OPERATORS, UNCOMPILED):
+        return eager_goals(case)
     return quantized_goals(case) if MODES[mode].quantizing else model_goals(case, dtype)
 
 
@@ -192,7 +204,9 @@ def notes(options: argparse.Namespace) -> str:
         f"token, of {SIZES.steps} in a row. `train`: forward, backward and SGD on {rows} x "
         f"{length} tokens; the compiled function returns the loss and not the logits. `fusewheel`: "
         "the backend without options, which generates no code for these models. "
-        f'`{OVER_INDUCTOR}`: the backend with `options={{"inner": "inductor"}}`. `{INT4}`: '
+        f'`{OVER_INDUCTOR}`: the backend with `options={{"inner": "inductor"}}`. `{UNCOMPILED}`: the '
+        f'backend with `options={{"inner": "none"}}`. `{OPERATORS}`: eager, the model itself calls '
+        f"fused norms, gates, rotations and cross entropy. `{INT4}`: "
         f"`fusewheel` with 4-bit weights in groups of 32. `{INT4_INT8}`: the same, with "
         "activations rounded to int8. Both are compared with eager and Inductor in float32. `MiB`: "
         "the peak resident memory of the process in a run, after compiling. `compile`: the seconds "

@@ -10,10 +10,12 @@ from typing import Any
 
 import fusewheel
 import torch
+from benchmarks.eager_operators import calling_operators
 from fusewheel.demo import memory
 from fusewheel.demo.models.weights import BUNDLE_FILE
 
 EAGER, INDUCTOR, FUSEWHEEL, OVER_INDUCTOR = "eager", "inductor", "fusewheel", "over inductor"
+OPERATORS, UNCOMPILED = "operators", "inner none"
 INT4, INT4_INT8 = "int4", "int4-int8"
 CASES = ("prefill", "decode", "train")
 
@@ -25,13 +27,17 @@ class Mode:
     Attributes:
         compiling: what `torch.compile` is given; None for eager.
         quantizing: what `fusewheel.quantize_` is given; None leaves the weights as they are.
+        calling: whether the model itself calls fused operators; trained only.
     """
 
     compiling: Mapping[str, Any] | None
     quantizing: Mapping[str, Any] | None = None
+    calling: bool = False
 
     def takes(self, case: str, dtype: str) -> bool:
         """Whether it has this case: quantised weights stand beside those in float32, untrained."""
+        if self.calling:
+            return case == "train"
         return self.quantizing is None or (case != "train" and dtype == "float32")
 
 
@@ -40,6 +46,8 @@ MODES = {
     INDUCTOR: Mode({"backend": "inductor"}),
     FUSEWHEEL: Mode({"backend": "fusewheel"}),
     OVER_INDUCTOR: Mode({"backend": "fusewheel", "options": {"inner": "inductor"}}),
+    UNCOMPILED: Mode({"backend": "fusewheel", "options": {"inner": "none"}}),
+    OPERATORS: Mode(None, calling=True),
     INT4: Mode({"backend": "fusewheel"}, {"kind": "int4"}),
     INT4_INT8: Mode({"backend": "fusewheel"}, {"kind": "int4", "dynamic": True}),
 }
@@ -91,7 +99,10 @@ class Worker:
         if self._mode.quantizing is not None:
             fusewheel.quantize_(self._model, **self._mode.quantizing)
         self._call = self._compiled(self._model)
-        self._step = self._compiled(lambda ids: self._model(ids, labels=ids, use_cache=False).loss)
+        if self._mode.calling:
+            self._step = calling_operators(self._model)
+        else:
+            self._step = self._compiled(self._loss)
         # No state of its own: what is kept beside weights and gradients is the model's.
         self._optimizer = torch.optim.SGD(self._model.parameters(), _LEARNING_RATE)
         generator = torch.Generator().manual_seed(0)
@@ -108,6 +119,9 @@ class Worker:
             return function
         # Every case has one shape, so nothing is compiled with dynamic sizes.
         return torch.compile(function, dynamic=False, **self._mode.compiling)
+
+    def _loss(self, ids: Any) -> Any:
+        return self._model(ids, labels=ids, use_cache=False).loss
 
     def _new_cache(self, dtype: torch.dtype) -> Any:
         from transformers import StaticCache
