@@ -204,9 +204,9 @@ def notes(options: argparse.Namespace) -> str:
         f"token, of {SIZES.steps} in a row. `train`: forward, backward and SGD on {rows} x "
         f"{length} tokens; the compiled function returns the loss and not the logits. `fusewheel`: "
         "the backend without options, which generates no code for these models. "
-        f'`{OVER_INDUCTOR}`: the backend with `options={{"inner": "inductor"}}`. `{UNCOMPILED}`: the '
-        f'backend with `options={{"inner": "none"}}`. `{OPERATORS}`: eager, the model itself calls '
-        f"fused norms, gates, rotations and cross entropy. `{INT4}`: "
+        f'`{OVER_INDUCTOR}`: the backend with `options={{"inner": "inductor"}}`. '
+        f'`{UNCOMPILED}`: the backend with `options={{"inner": "none"}}`. `{OPERATORS}`: eager, '
+        f"the model itself calls fused norms, gates, rotations and cross entropy. `{INT4}`: "
         f"`fusewheel` with 4-bit weights in groups of 32. `{INT4_INT8}`: the same, with "
         "activations rounded to int8. Both are compared with eager and Inductor in float32. `MiB`: "
         "the peak resident memory of the process in a run, after compiling. `compile`: the seconds "
