@@ -9,6 +9,7 @@ Needs a Python >= 3.10 and a C++ compiler; nox and all else is installed on the 
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
@@ -195,6 +196,19 @@ def fuzz(session: nox.Session) -> None:
     # A program is compiled: it takes as long as ten calls of an operator.
     writes = str(max(1, int(count) // 10))
     session.run("pytest", "tests/compiler/test_writes.py", *rest, env={"FUSEWHEEL_WRITES": writes})
+
+
+@nox.session(reuse_venv=True)
+def mutants(session: nox.Session) -> None:
+    """Break lines of kernels, patterns and columns at random; a test must turn red (`-- 60`).
+
+    `-- 60 --seed 7 --of cpu patterns` breaks the same lines again, of these kinds only. It works on
+    a copy of the repository, in build/mutants. It fails if 5 % or more survive.
+    """
+    building.install_once(session, TORCH, *TEST_TOOLS, *MODELS, *BUILD_TOOLS, "scikit-build-core")
+    levels = json.dumps(OLDER_LEVELS)
+    env = {"PYTHONPATH": str(ROOT / "tests")}
+    session.run("python", "-m", "mutants", "--levels", levels, *session.posargs, env=env)
 
 
 @nox.session

@@ -1,0 +1,121 @@
+"""Changes after which every result is the same: of speed, of hints, of how much is tried.
+
+A rule follows from what the code is for. That a mutant survives is no reason for one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from mutants.mutant import Mutant
+
+KERNELS = ("cpu", "cuda")
+PYTHON = ("patterns", "columns")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Mutants that no test is asked to find.
+
+    Attributes:
+        kinds: the kinds of mutants it speaks of.
+        line: a regular expression that the mutated line has.
+        reason: why results are the same.
+        inside: one that the first line of the function around has; default: any function.
+        old: one that the replaced text is; default: any text.
+        new: one that the new text is; default: any text.
+    """
+
+    kinds: tuple[str, ...]
+    line: str
+    reason: str
+    inside: str = ""
+    old: str = ""
+    new: str = ""
+
+
+_SIZES = "|".join(
+    (
+        r"\w*Grain|\w*Block|\w*Blocks|\w*Rows|\w*Columns|\w*Depth|\w*Threads|\w*Warps|\w*Unit",
+        r"\w*Vectors|\w*Panels|\w*Sums|\w*Streams|\w*Bytes|\w*Size|kStretch|kMost|kLine|line|side",
+    )
+)
+RULES = (
+    Rule(
+        KERNELS,
+        rf"\bconstexpr \w+ ({_SIZES}) =",
+        "How much is done at a time is free.",
+        old=r"\d.*",
+    ),
+    Rule(KERNELS, r"\bconstexpr \w+ (kDegree|kPieces|parts) =", "More terms are as exact."),
+    Rule(KERNELS, r"[gG]rain\b|numel > kGrain", "The work may be divided among threads anyhow."),
+    Rule(KERNELS, r"prefetch|\basks\b", "The processor may be told early or late."),
+    Rule(KERNELS, "", "The processor may be told early or late.", inside="prefetch"),
+    Rule(KERNELS, r"choices\(\)", "Of two ways to the same numbers, one is faster here."),
+    Rule(KERNELS, "", "Of two ways to the same numbers, one is faster here.", inside=r"\bis_few\("),
+    Rule(
+        KERNELS,
+        r"\bw?\w*\[\w+\]( = \{\})?;$|\[\d+\](\[\d+\])?;",
+        "An array may be larger.",
+        old=r"\d+",
+    ),
+    Rule(
+        KERNELS,
+        r"row_block\(|blocks_for\(|dim3\b",
+        "A grid of any size does all the work.",
+        old=r"\d+",
+    ),
+    Rule(("cuda",), "", "A grid of any size does all the work.", inside="row_block|blocks_for"),
+    Rule(("cuda",), "", "Into how many chunks a sum is split is free.", inside="row_chunks"),
+    Rule(("cuda",), r"kSharedBytes", "Memory of either kind may hold the sums."),
+    Rule(
+        ("cuda",),
+        "",
+        "One element at a time gives the same.",
+        inside="has_vectors",
+        new=r"\{\}|false",
+    ),
+    Rule(("cuda",), "", "One element at a time gives the same.", inside="is_aligned", new=r"\{\}"),
+    Rule(PYTHON, r"strict=", "zip is only asked to notice a mistake.", old="True|False"),
+    Rule(PYTHON, r"\bmost=|for _ in range\(", "How often something is tried is free.", old=r"\d+"),
+    Rule(
+        ("columns",),
+        r"^(THREADS|LARGEST|SETS|PART|WARM_UP|SECONDS|SIZE|FACTOR|FINE|COARSE|MANY) =",
+        "How much is tried, how long it may take and how far a number may be off is free.",
+    ),
+    Rule(("columns",), r"manual_seed|daemon=|warn_only", "Other random numbers do as well."),
+    Rule(
+        ("patterns",), r"^(_FEW_ROWS|_MANY_ROWS|_SMALL_WEIGHT)\b", "Where a match pays is measured."
+    ),
+    Rule(
+        ("patterns",), r"^(_DEPTH|_DEGREE) =", "How far a formula is followed is free.", old=r"\d+"
+    ),
+)
+
+
+def _header(text: str, offset: int) -> str:
+    """The first line of the function around: the last one before that is indented less."""
+    lines = text[:offset].splitlines()
+    for line in reversed(lines):
+        if re.match(r"[A-Za-z_]", line):
+            return line
+    return ""
+
+
+def reason(mutant: Mutant) -> str | None:
+    """Why no test has to find it; None if one has to."""
+    start = mutant.text.rfind("\n", 0, mutant.change.start) + 1
+    end = mutant.text.find("\n", mutant.change.start)
+    line = mutant.text[start:end]
+    header = _header(mutant.text, mutant.change.start)
+    for rule in RULES:
+        if (
+            mutant.kind in rule.kinds
+            and re.search(rule.line, line)
+            and re.search(rule.inside, header)
+            and (not rule.old or re.fullmatch(rule.old, mutant.old))
+            and (not rule.new or re.fullmatch(rule.new, mutant.change.new))
+        ):
+            return rule.reason
+    return None

@@ -1,0 +1,55 @@
+"""Which files are broken, and how mutants are drawn: as many from each file as from another."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from mutants import cpp_source, harmless, python_source
+from mutants.mutant import Mutant
+
+# By kind; patterns bring along what they read graphs with. The emulator is no kernel.
+FILES = {
+    "cpu": ("cpu_kernels/**/*.cpp", "cpu_kernels/**/*.cc", "cpu_kernels/**/*.h"),
+    "cuda": ("cuda_kernels/[!e]*/*.cu", "cuda_kernels/[!e]*/*.h", "cuda_kernels/[!e]*/*.cuh"),
+    "patterns": ("python/fusewheel/compiler/patterns/*.py", "python/fusewheel/compiler/read/*.py"),
+    "columns": ("python/fusewheel/doctor/columns/*.py",),
+}
+
+
+def files_of(kind: str, root: Path) -> list[Path]:
+    """The files of a kind, relative to the repository, that have anything in them."""
+    found = {path for pattern in FILES[kind] for path in root.glob(pattern)}
+    return sorted(path.relative_to(root) for path in found if path.name != "__init__.py")
+
+
+def mutants_of(kind: str, path: Path, root: Path) -> list[Mutant]:
+    """What can be broken in a file, without what does no harm."""
+    text = (root / path).read_text()
+    changes = (python_source if path.suffix == ".py" else cpp_source).changes(text)
+    mutants = (Mutant(kind, path, text, change) for change in changes)
+    return [mutant for mutant in mutants if harmless.reason(mutant) is None]
+
+
+def draw(kinds: list[str], root: Path, seed: int) -> Iterator[Mutant]:
+    """Mutants without end: the kinds take turns, the files of a kind too, in a random order.
+
+    Of a file a line is drawn, then one of its mutants: a line with many operators is one line.
+    """
+    sequences = [_of_kind(kind, root, random.Random(f"{seed} {kind}")) for kind in kinds]
+    while True:
+        for sequence in sequences:
+            yield next(sequence)
+
+
+def _of_kind(kind: str, root: Path, numbers: random.Random) -> Iterator[Mutant]:
+    while True:
+        files = files_of(kind, root)
+        numbers.shuffle(files)
+        for path in files:
+            lines: dict[int, list[Mutant]] = {}
+            for mutant in mutants_of(kind, path, root):
+                lines.setdefault(mutant.line, []).append(mutant)
+            if lines:
+                yield numbers.choice(lines[numbers.choice(sorted(lines))])

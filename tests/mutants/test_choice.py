@@ -1,0 +1,86 @@
+"""Which mutants are drawn, and which tests they are given to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from fusewheel.doctor.columns import COLUMNS
+
+from mutants import harmless, tests_of
+from mutants.mutant import Change, Mutant
+from mutants.sources import FILES, draw, files_of
+from mutants.workspace import ROOT
+
+
+def test_the_same_seed_draws_the_same():
+    first, second, other = (
+        [str(m) for m in islice(draw(list(FILES), ROOT, seed), 40)] for seed in (1, 1, 2)
+    )
+    assert first == second != other
+
+
+def test_kinds_and_files_take_turns():
+    drawn = list(islice(draw(list(FILES), ROOT, 3), 4 * 30))
+    assert Counter(mutant.kind for mutant in drawn) == dict.fromkeys(FILES, 30)
+    for kind in FILES:
+        files = Counter(mutant.path for mutant in drawn if mutant.kind == kind)
+        assert max(files.values()) <= 30 // len(files) + 1
+
+
+def test_every_kind_has_files_and_the_emulator_is_none():
+    for kind in FILES:
+        assert len(files_of(kind, ROOT)) > 10
+    assert not any("emulation" in str(path) for path in files_of("cuda", ROOT))
+
+
+@pytest.mark.parametrize(
+    ("line", "old", "left_out"),
+    [
+        ("constexpr int64_t kGrain = 16384;", "16384", True),
+        ("constexpr double kTwice = 1.5;", "1.5", False),
+        ("__builtin_prefetch(a + b);", "+", True),
+        ("const A mean = a + b;", "+", False),
+        ("A h[8];", "8", True),
+        ("x[8] = 3;", "8", False),
+    ],
+)
+def test_what_does_no_harm_is_left_out(line: str, old: str, left_out: bool):
+    start = line.index(old)
+    mutant = Mutant("cpu", Path("a.h"), line + "\n", Change(start, start + len(old), "7"))
+    assert (harmless.reason(mutant) is not None) == left_out
+
+
+def test_operators_are_tested_by_name_and_of_each_family_one():
+    (run,) = tests_of.operator_tests("rms_norm", ROOT)
+    assert run.arguments[:2] == ("tests/ops/norm/test_rms_norm.py", "tests/ops/test_values.py")
+    assert run.options == ("--operator", "rms_norm")
+    assert "tests/ops/test_compilers.py" not in run.arguments
+    stems = ["gelu", "layer_norm", "rms_norm", "rope", "silu_mul", "linear"]
+    assert tests_of.few(stems, "rms_norm", ROOT) == ["rms_norm", "gelu", "linear", "rope"]
+
+
+def test_patterns_are_tested_by_name_and_models_last():
+    folder = Path("python/fusewheel/compiler")
+    (run,) = tests_of.pattern_tests(folder / "patterns" / "rms_norm.py", ROOT)
+    assert run.arguments[0] == "tests/compiler/test_rms_norm.py" or (
+        "rms_norm" in run.arguments[0] and "models" not in run.arguments[0]
+    )
+    assert "models" in run.arguments[-1]
+    (run,) = tests_of.pattern_tests(folder / "read" / "inverse_root.py", ROOT)
+    assert run.arguments[0] == "tests/compiler/test_inverse_root.py"
+    assert "tests/compiler/test_layer_norm.py" in run.arguments
+
+
+def test_columns_are_tested_by_their_names():
+    paths = files_of("columns", ROOT)
+    names = [name for path in paths for name in tests_of.column_names((ROOT / path).read_text())]
+    assert sorted(names) == sorted(column.name for column in COLUMNS)
+    planted, sound, *_ = tests_of.column_tests(
+        Path("python/fusewheel/doctor/columns/values.py"), ROOT
+    )
+    assert planted.arguments[0] == "tests/doctor/test_defects.py"
+    assert "(free and threads)" in planted.arguments[2]
+    assert sound.arguments[2].endswith(f"and {tests_of.SOUND}")

@@ -1,0 +1,152 @@
+"""Which tests know a file: those of its name first, because they are the likeliest to turn red."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+READ = "python/fusewheel/compiler/read"
+# Beside the tests of operators, for what many operators share.
+SHARED = {
+    "cpu_kernels/simd/": ("tests/ops/test_vector_math.py",),
+    "cpu_kernels/processor.": ("tests/native",),
+    "cpu_kernels/matmul/": ("tests/quantization/test_rounding.py", "tests/native/test_choices.py"),
+    "cuda_kernels/": ("tests/cuda_emulated",),
+}
+# Of an operator: the tests of numbers, then those that run over every operator.
+NUMBERS = ("test_values.py", "test_autograd.py", "test_fuzz.py")
+# These say nothing of kernels that the others do not say, and take long.
+UNTRACED = ("test_compilers.py", "test_conformance.py", "test_unbacked.py", "test_huge.py")
+# Real operators, in which a column must find nothing.
+SOUND = "(muladd or add_out or rope_ or cross_entropy)"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of pytest.
+
+    Attributes:
+        arguments: of pytest.
+        env: variables of its environment, beside what every run has.
+    """
+
+    arguments: tuple[str, ...]
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The arguments that are needed to run one of the tests."""
+        if "--operator" not in self.arguments:
+            return ()
+        return self.arguments[self.arguments.index("--operator") :]
+
+
+def operator_tests(stem: str, root: Path) -> list[Run]:
+    """The tests of one operator."""
+    ops = root / "tests" / "ops"
+    own = list(ops.glob(f"*/test_{stem}.py"))
+    generic = sorted(path for path in ops.glob("test_*.py") if path.name not in UNTRACED)
+    generic.sort(key=lambda path: NUMBERS.index(path.name) if path.name in NUMBERS else 9)
+    names = [str(path.relative_to(root)) for path in (*own, *generic)]
+    return [Run((*names, "--operator", stem))]
+
+
+def older(stem: str, levels: dict[str, dict[str, str]]) -> list[Run]:
+    """Tests of numbers at the levels of instructions that this processor would not choose."""
+    names = [f"tests/ops/{name}" for name in NUMBERS]
+    return [
+        Run((*names, "--operator", stem), {"FUSEWHEEL_CPU_ISA": level, **settings})
+        for level, settings in levels.items()
+    ]
+
+
+def shared_tests(path: Path) -> list[Run]:
+    """What tests kernels as a whole."""
+    return [Run(tests) for prefix, tests in SHARED.items() if str(path).startswith(prefix)]
+
+
+def is_operator(stem: str, root: Path) -> bool:
+    """Whether there is an operator of this name."""
+    return any((root / "tests" / "ops").glob(f"*/test_{stem}.py"))
+
+
+def few(stems: Sequence[str], first: str, root: Path, most: int = 4) -> list[str]:
+    """Some of many operators: one of them first, then of as many families as there are."""
+    families: dict[str, list[str]] = {}
+    for stem in sorted(stems, key=lambda stem: (stem != first, stem)):
+        family = next((root / "tests" / "ops").glob(f"*/test_{stem}.py")).parent.name
+        families.setdefault(family, []).append(stem)
+    chosen: list[str] = []
+    while len(chosen) < len(stems):
+        chosen += [own.pop(0) for own in families.values() if own]
+    return chosen[:most]
+
+
+def pattern_tests(path: Path, root: Path) -> list[Run]:
+    """The tests of a pattern, or of those that read graphs with a file of `read`."""
+    stems = _patterns_with(path, root)
+    words = re.compile("|".join(rf"\b{stem}\b" for stem in {path.stem, *stems}))
+    counted = {
+        file: len(words.findall(file.read_text())) + 100 * (file.stem == f"test_{path.stem}")
+        for file in (root / "tests" / "compiler").glob("test_*.py")
+    }
+    own = {f"test_{stem}" for stem in (path.stem, *stems)}
+    known = [file for file, count in counted.items() if count]
+    # Whole models take longest.
+    known.sort(key=lambda f: ("models" in f.stem, f.stem not in own, -counted[f]))
+    return [Run(tuple(str(file.relative_to(root)) for file in known))]
+
+
+def _patterns_with(path: Path, root: Path) -> set[str]:
+    """The patterns that need a file, themselves or through others; the file itself if it is one."""
+    if not str(path).startswith(READ):
+        return {path.stem}
+    found: set[str] = set()
+    todo, seen = [path.stem], {path.stem}
+    while todo:
+        wanted = rf"compiler\.read\.{todo.pop()}\b"
+        for room in ("read", "patterns"):
+            for file in (root / "python/fusewheel/compiler" / room).glob("*.py"):
+                if not re.search(wanted, file.read_text()):
+                    continue
+                if room == "patterns":
+                    found.add(file.stem)
+                elif file.stem not in seen:
+                    seen.add(file.stem)
+                    todo.append(file.stem)
+    return found
+
+
+def column_names(text: str) -> list[str]:
+    """The names of the columns that a module declares."""
+    found = []
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "COLUMNS":
+            for part in ast.walk(node.value):
+                # Column("name", ...), or ("name", ...) where a loop makes the columns.
+                values = part.args if isinstance(part, ast.Call) else getattr(part, "elts", [])
+                first = values[0] if values else None
+                if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                    found.append(first.value)
+    return found
+
+
+def column_tests(path: Path, root: Path) -> list[Run]:
+    """The planted defects of the columns in a file, then operators in which they find nothing."""
+    names = column_names((root / path).read_text())
+    chosen = " or ".join(f"({name.replace(' ', ' and ')})" for name in names)
+    said = re.compile("|".join([rf"columns\.{path.stem}\b", rf"import {path.stem}\b"]))
+    quoted = re.compile("|".join(rf"\"{re.escape(name)}\"" for name in names) or "$^")
+    others = [
+        str(file.relative_to(root))
+        for file in sorted((root / "tests" / "doctor").glob("test_*.py"))
+        if said.search(text := file.read_text()) or quoted.search(text)
+    ]
+    return [
+        Run(("tests/doctor/test_defects.py", "-k", chosen)),
+        Run(("tests/ops/test_conformance.py", "-k", f"({chosen}) and {SOUND}")),
+        *([Run(tuple(others))] if others else []),
+    ]

@@ -1,0 +1,179 @@
+"""One mutant at a time: built, tested, taken back."""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mutants import tests_of
+from mutants.mutant import Mutant
+from mutants.tests_of import Run
+from mutants.workspace import BuildError, Workspace
+
+SECONDS = 900.0  # after which a run of tests counts as one that never ends
+
+
+class Result(enum.Enum):
+    """What became of a mutant. Those that are not counted are replaced by others."""
+
+    KILLED = "killed"
+    SURVIVED = "SURVIVED"
+    SAME = "not counted: the library is the same"
+    INVALID = "not counted: it does not compile"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A mutant and what became of it.
+
+    Attributes:
+        mutant: what was broken.
+        result: what became of it.
+        by: the test that found it; how the run ended if no test did.
+        seconds: how long that took.
+    """
+
+    mutant: Mutant
+    result: Result
+    by: str
+    seconds: float
+
+    @property
+    def counted(self) -> bool:
+        """Whether it says something of the tests."""
+        return self.result in (Result.KILLED, Result.SURVIVED)
+
+    def __str__(self) -> str:
+        by = f" by {self.by}" if self.by else ""
+        return f"{self.mutant}\n    {self.result.value}{by} ({self.seconds:.0f} s)"
+
+
+class Trials:
+    """Tries mutants in a workspace.
+
+    Args:
+        workspace: where; it has been prepared.
+        levels: the environments that hold kernels and PyTorch to older instructions, by level.
+    """
+
+    def __init__(self, workspace: Workspace, levels: dict[str, dict[str, str]]) -> None:
+        self.workspace = workspace
+        self.levels = levels
+        self.red: set[str] = set()  # tests that fail without any mutant
+        self.green: list[Run] = []
+
+    def run(self, mutant: Mutant) -> Trial:
+        """Tries one."""
+        start = time.monotonic()
+        try:
+            result, by = self._result(mutant)
+        except BuildError:
+            result, by = Result.INVALID, ""
+        finally:
+            self.workspace.recall(mutant.path, mutant.text)
+        return Trial(mutant, result, by, time.monotonic() - start)
+
+    def _result(self, mutant: Mutant) -> tuple[Result, str]:
+        if mutant.path.suffix == ".py":
+            self.workspace.write(mutant.path, mutant.mutated)
+            of = tests_of.column_tests if mutant.kind == "columns" else tests_of.pattern_tests
+            by = self._first_red(mutant, of(mutant.path, self.workspace.tree))
+            return (Result.KILLED if by else Result.SURVIVED), by
+        return self._kernel(mutant)
+
+    def _kernel(self, mutant: Mutant) -> tuple[Result, str]:
+        """Compiles for a few operators and tests these; if that is survived, for all the others."""
+        tree, users = self.workspace.tree, self.workspace.users(mutant.path)
+        self.workspace.write(mutant.path, mutant.mutated)
+        all_of_them = [stem for stem in users.stems if tests_of.is_operator(stem, tree)]
+        chosen = tests_of.few(all_of_them, mutant.path.stem, tree)
+        others = [stem for stem in all_of_them if stem not in chosen]
+        changed = False
+        for stems in (chosen, others):
+            if not stems and changed:
+                continue
+            wanted = [
+                file
+                for file, stem in users.objects.items()
+                if stem in stems or stem not in all_of_them
+            ]
+            if not self.workspace.compile(wanted):
+                continue
+            changed = True
+            runs = [run for stem in stems for run in tests_of.operator_tests(stem, tree)]
+            if stems is chosen:
+                runs += tests_of.shared_tests(mutant.path)
+            if mutant.kind == "cpu":
+                runs += [run for stem in stems for run in tests_of.older(stem, self.levels)]
+            by = self._first_red(mutant, runs)
+            if by:
+                return Result.KILLED, by
+        return (Result.SURVIVED if changed else Result.SAME), ""
+
+    def _first_red(self, mutant: Mutant, runs: Iterable[Run]) -> str:
+        """The first test that the mutant turns red, or how the process ended; empty if none."""
+        for run in runs:
+            while True:
+                code, failed = self._pytest(run)
+                if code in (0, 5):  # 5: no test was chosen
+                    break
+                if self._passes_without(mutant, run, failed):
+                    return failed or f"the end of the process ({code})"
+        return ""
+
+    def _passes_without(self, mutant: Mutant, run: Run, failed: str) -> bool:
+        """Whether a test is green without the mutant. One that is not is left out from then on.
+
+        Of a process that ended before a test did, whether its tests can be collected.
+        """
+        again = Run((failed, *run.options) if failed else (*run.arguments, "--co"), run.env)
+        if again in self.green:
+            return True
+        built = self.workspace.take_away(mutant.path, mutant.text)
+        code, _ = self._pytest(again)
+        self.workspace.put_back(mutant.path, mutant.mutated, built)
+        if code == 0:
+            self.green.append(again)
+        elif not failed:
+            raise RuntimeError(f"pytest ends with {code} without a mutant: {run.arguments}")
+        else:
+            print(f"    left out, because it is red without a mutant: {failed}", flush=True)
+            self.red.add(failed)
+        return code == 0
+
+    def _pytest(self, run: Run) -> tuple[int, str]:
+        """The exit status of pytest, and the test that failed."""
+        cache = self.workspace.site.parent / "pytest"
+        last = cache / "v" / "cache" / "lastfailed"
+        last.unlink(missing_ok=True)
+        paths = [str(self.workspace.site), str(self.workspace.tree / "tests")]
+        env = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_WAIT_POLICY": "PASSIVE",
+            "OMP_NUM_THREADS": "2",
+            **run.env,
+        }
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-o", f"cache_dir={cache}"]
+        command += [f"--deselect={name}" for name in sorted(self.red)]
+        try:
+            done = subprocess.run(
+                [*command, *run.arguments],
+                cwd=self.workspace.tree,
+                env=env,
+                timeout=SECONDS,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return -1, ""
+        failed = list(json.loads(last.read_text())) if last.exists() else []
+        return done.returncode, failed[0] if failed else ""
