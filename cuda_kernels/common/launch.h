@@ -18,23 +18,53 @@ inline unsigned blocks_for(int64_t items, int64_t per_block) {
   return static_cast<unsigned>(blocks < kMost ? blocks : kMost);
 }
 
-template <typename... Parameters>
-void launch(const char* op, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
-            Stream stream, const std::common_type_t<Parameters>&... arguments) {
-  // No rows, nothing to do; CUDA would call it an invalid configuration.
-  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-#if FUSEWHEEL_EMULATED
-  (void)stream;
-  emulation::launch(op, grid, block, shared, [&] { kernel(arguments...); });
-#else
-  void* pointers[] = {const_cast<void*>(static_cast<const void*>(&arguments))...};
-  const cudaError_t error = cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block,
-                                             pointers, shared, stream);
+inline void check(const char* op, cudaError_t error) {
   if (error != cudaSuccess) {
     cudaGetLastError();  // else the next call that asks would report it again
     throw std::runtime_error(std::string(op) + ": CUDA error " + std::to_string(error) + ": " +
                              cudaGetErrorString(error));
   }
+}
+
+// Every kernel may use this much dynamic shared memory: CUDA grants 48 KB unasked, and what a kernel
+// declares itself takes of them.
+constexpr size_t kSharedUnasked = 40 * 1024;
+
+inline void ask_for_shared(const char* op, const void* kernel, size_t bytes) {
+  cudaFuncAttributes has{};
+  check(op, cudaFuncGetAttributes(&has, kernel));
+  if (bytes <= static_cast<size_t>(has.maxDynamicSharedSizeBytes)) {
+    return;
+  }
+  int device = 0;
+  int most = 0;
+  check(op, cudaGetDevice(&device));
+  check(op, cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  const size_t needed = bytes + has.sharedSizeBytes;
+  if (needed > static_cast<size_t>(most)) {
+    throw std::runtime_error(std::string(op) + ": a block of the kernel needs " +
+                             std::to_string(needed) + " bytes of shared memory, this GPU has " +
+                             std::to_string(most));
+  }
+  check(op, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(bytes)));
+}
+
+template <typename... Parameters>
+void launch(const char* op, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
+            Stream stream, const std::common_type_t<Parameters>&... arguments) {
+  // No rows, nothing to do; CUDA would call it an invalid configuration.
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  const auto* address = reinterpret_cast<const void*>(kernel);
+  if (shared > kSharedUnasked) {
+    ask_for_shared(op, address, shared);
+  }
+#if FUSEWHEEL_EMULATED
+  (void)stream;
+  check(op, emulation::launch(op, address, grid, block, shared, [&] { kernel(arguments...); }));
+#else
+  void* pointers[] = {const_cast<void*>(static_cast<const void*>(&arguments))...};
+  check(op, cudaLaunchKernel(address, grid, block, pointers, shared, stream));
 #endif
 }
 

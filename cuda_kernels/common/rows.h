@@ -7,7 +7,7 @@
 namespace fusewheel {
 namespace {
 
-// What dynamic shared memory a kernel may use without asking.
+// Rows that need no more keep their sums in shared memory. Every GPU has so much for each block.
 constexpr size_t kSharedBytes = 48 * 1024;
 
 bool has_vectors(const void* rows, int64_t stride, int64_t lanes) {

@@ -2,8 +2,8 @@
 // the same glue, where no GPU is at hand.
 //
 // What it finds: wrong results, reads and writes out of bounds (under AddressSanitizer), misaligned
-// vector accesses, a barrier or shuffle that not all threads reach, and a missing barrier if some
-// order of the threads shows it: each thread runs until it has to wait, in an order drawn from
+// vector accesses, a barrier or shuffle that not all threads reach, shared memory that a kernel has
+// not asked for, and a missing barrier if some order of the threads shows it: each thread runs until it has to wait, in an order drawn from
 // FUSEWHEEL_EMULATION_SEED (0 by default).
 //
 // What it cannot find: threads do not run at the same time, warps are not in lockstep, memory is
@@ -15,6 +15,7 @@
 
 #include "fibers.h"
 #include "half.h"
+#include "runtime.h"
 
 #include <cmath>
 

@@ -275,9 +275,4 @@ T* dynamic_shared() {
   return static_cast<T*>(block.shared());
 }
 
-inline void launch(const char* name, dim3 grid, dim3 size, size_t shared,
-                   std::function<void()> body) {
-  block.run(name, grid, size, shared, std::move(body));
-}
-
 }  // namespace fusewheel::emulation

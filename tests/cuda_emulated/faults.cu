@@ -1,6 +1,8 @@
-// Kernels with a mistake each; argv[1] names the one to run.
+// Kernels with a mistake each; argv[1] names the one to run. Those that fill shared memory make their
+// mistake by the number of bytes in argv[2].
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <stdexcept>
@@ -39,6 +41,15 @@ __global__ void leaves_before_shuffle(float* out) {
   }
 }
 
+__global__ void fills_shared(float* out, int count) {
+  FUSEWHEEL_DYNAMIC_SHARED(float, shared);
+  for (int i = threadIdx.x; i < count; i += blockDim.x) {
+    shared[i] = 1;
+  }
+  __syncthreads();
+  out[threadIdx.x] = shared[count - 1 - threadIdx.x];
+}
+
 __global__ void loads_misaligned(const float* in, float* out) {
   float values[4];
   load(in + 1, values);
@@ -64,6 +75,21 @@ int main(int, char** argv) {
       launch(argv[1], leaves_before_barrier, 1, kCount, 0, nullptr, out.get());
     } else if (is("leaves_before_shuffle")) {
       launch(argv[1], leaves_before_shuffle, 1, kCount, 0, nullptr, out.get());
+    } else if (is("fills_shared") || is("fills_unasked_shared")) {
+      const int bytes = std::atoi(argv[2]);
+      const int floats = bytes / static_cast<int>(sizeof(float));
+      if (is("fills_shared")) {
+        launch(argv[1], fills_shared, 1, kCount, bytes, nullptr, out.get(), floats);
+      } else {
+        const auto* kernel = reinterpret_cast<const void*>(fills_shared);
+        check(argv[1], emulation::launch(argv[1], kernel, 1, kCount, bytes,
+                                         [&] { fills_shared(out.get(), floats); }));
+      }
+      for (int i = 0; i < kCount; ++i) {
+        if (out[i] != 1) {
+          return 2;
+        }
+      }
     } else if (is("loads_misaligned")) {
       launch(argv[1], loads_misaligned, 1, 1, 0, nullptr, in.get(), out.get());
     }

@@ -36,7 +36,7 @@ struct Layout {
 constexpr Layout kLayouts[] = {{1, 1, 0, 0},   {1, 255, 0, 0},  {3, 507, 0, 0},  {4, 64, 0, 0},
                                {4, 64, 0, 1},  {5, 33, 7, 0},   {3, 40, 24, 0},  {3, 40, 24, 1},
                                {33, 16, 0, 0}, {2, 600, 8, 0},  {1, 4099, 0, 0}, {2, 4224, 0, 0},
-                               {70, 8, 0, 0},  {2, 13000, 0, 0}};
+                               {70, 8, 0, 0},  {1, 12288, 0, 0}, {2, 13000, 0, 0}};
 
 template <int outputs, int inputs, typename Launch>
 void elementwise(const char* name, Launch run, const Layout& layout, Dtype dtype, int repeated) {

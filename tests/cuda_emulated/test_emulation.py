@@ -57,3 +57,26 @@ def test_out_of_bounds_is_located(faults, fault):
 def test_fault_is_an_error(faults, fault, message, seed):
     done = run(faults, fault, seed=seed)
     assert (done.returncode, done.stderr) == (1, f"{fault}: emulation: {message}\n")
+
+
+# 48 KB are granted unasked; the emulated GPU has 64 KB. 1 KB of either is the kernel's own.
+@pytest.mark.parametrize("kilobytes", [1, 40, 47, 48, 60, 63])
+def test_a_launch_asks_for_the_shared_memory_it_needs(faults, kilobytes):
+    done = run(faults, "fills_shared", str(kilobytes * 1024))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_more_shared_memory_than_the_gpu_has_is_refused(faults):
+    done = run(faults, "fills_shared", str(63 * 1024 + 4))
+    assert (done.returncode, done.stderr) == (
+        1,
+        "fills_shared: a block of the kernel needs 65540 bytes of shared memory, "
+        "this GPU has 65536\n",
+    )
+
+
+@pytest.mark.parametrize(("kilobytes", "granted"), [(47, True), (48, False), (60, False)])
+def test_shared_memory_that_was_not_asked_for_is_an_error(faults, kilobytes, granted):
+    done = run(faults, "fills_unasked_shared", str(kilobytes * 1024))
+    message = "fills_unasked_shared: CUDA error 1: invalid argument\n"
+    assert (done.returncode, done.stderr) == ((0, "") if granted else (1, message))

@@ -1,0 +1,84 @@
+// What launches ask CUDA's runtime, answered for a GPU with the least shared memory that a release
+// serves. A kernel gets no more dynamic shared memory than it has asked for.
+#pragma once
+
+#include "fibers.h"
+
+#include <map>
+
+enum cudaError_t { cudaSuccess, cudaErrorInvalidValue };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+enum cudaDeviceAttr { cudaDevAttrMaxSharedMemoryPerBlockOptin };
+
+struct cudaFuncAttributes {
+  size_t sharedSizeBytes;  // static
+  int maxDynamicSharedSizeBytes;
+};
+
+namespace fusewheel::emulation {
+
+constexpr int kSharedUnasked = 48 * 1024;
+constexpr int kSharedMost = 64 * 1024;  // compute capability 7.5
+// What a kernel declares itself takes room too. Its size is not known here: it is taken to be this.
+constexpr int kSharedStatic = 1024;
+
+// How much dynamic shared memory each kernel may have.
+class SharedMemory {
+ public:
+  int granted(const void* kernel) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return granted_.try_emplace(kernel, kSharedUnasked - kSharedStatic).first->second;
+  }
+
+  void grant(const void* kernel, int bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    granted_[kernel] = bytes;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<const void*, int> granted_;
+};
+
+inline SharedMemory shared_memory;
+
+inline cudaError_t launch(const char* name, const void* kernel, dim3 grid, dim3 size, size_t shared,
+                          std::function<void()> body) {
+  if (shared > static_cast<size_t>(shared_memory.granted(kernel))) {
+    return cudaErrorInvalidValue;
+  }
+  block.run(name, grid, size, shared, std::move(body));
+  return cudaSuccess;
+}
+
+}  // namespace fusewheel::emulation
+
+inline const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaSuccess ? "no error" : "invalid argument";
+}
+
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+
+inline cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  *value = fusewheel::emulation::kSharedMost;
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
+  *attributes = {fusewheel::emulation::kSharedStatic,
+                 fusewheel::emulation::shared_memory.granted(kernel)};
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int bytes) {
+  if (bytes > fusewheel::emulation::kSharedMost - fusewheel::emulation::kSharedStatic) {
+    return cudaErrorInvalidValue;
+  }
+  fusewheel::emulation::shared_memory.grant(kernel, bytes);
+  return cudaSuccess;
+}
