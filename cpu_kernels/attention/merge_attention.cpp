@@ -54,7 +54,7 @@ template <typename A, typename S, int operands, typename Body>
 FUSEWHEEL_INLINE void for_each_row(const MergeArgs<operands>& args, int64_t begin, int64_t end,
                                    Body body) {
   const auto& geometry = args.rows;
-  int64_t position[kMaxDims];
+  int64_t position[kMergedDims];
   int64_t at[operands] = {};
   int64_t rest = begin;
   for (int d = 0; d < geometry.dims; ++d) {

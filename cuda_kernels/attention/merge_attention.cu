@@ -51,7 +51,7 @@ struct Shares {
 template <int operands>
 struct Plan {
   MergeArgs<operands> args;
-  Divisor sizes[kMaxDims];
+  Divisor sizes[kMergedDims];
 
   explicit Plan(const MergeArgs<operands>& args) : args(args) {
     for (int d = 0; d < args.rows.dims; ++d) {

@@ -22,8 +22,8 @@ struct Flat {
 
 // V elements at offsets[k] of each operand k; only the first `count` of them exist.
 template <typename T, int outputs, int inputs, int V, typename Body>
-__device__ void step(void* const* data, const int64_t* offsets, const int64_t (*strides)[kMaxDims],
-                     int64_t count, Accumulate<T> scalar, const Body& body) {
+__device__ void step(void* const* data, const int64_t* offsets,
+                     const int64_t (*strides)[kMergedDims], int64_t count, Accumulate<T> scalar, const Body& body) {
   using A = Accumulate<T>;
   A in[inputs][V];
   A out[outputs][V];
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kBlock)
 template <int operands>
 struct Strided {
   ElementwiseArgs<operands> args;
-  Divisor sizes[kMaxDims];
+  Divisor sizes[kMergedDims];
   Divisor vectors;  // of a run
   int64_t items;    // vectors in all
 

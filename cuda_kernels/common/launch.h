@@ -50,9 +50,22 @@ inline void ask_for_shared(const char* op, const void* kernel, size_t bytes) {
                                  static_cast<int>(bytes)));
 }
 
+// Drivers before CUDA 12.1 pass no more to a kernel.
+constexpr size_t kParameterBytes = 4096;
+
+template <typename... Parameters>
+constexpr size_t bytes_of() {
+  size_t bytes = 0;
+  ((bytes = (bytes + alignof(Parameters) - 1) / alignof(Parameters) * alignof(Parameters) +
+            sizeof(Parameters)),
+   ...);
+  return bytes;
+}
+
 template <typename... Parameters>
 void launch(const char* op, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
             Stream stream, const std::common_type_t<Parameters>&... arguments) {
+  static_assert(bytes_of<Parameters...>() <= kParameterBytes, "a kernel has too many parameters");
   // No rows, nothing to do; CUDA would call it an invalid configuration.
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   const auto* address = reinterpret_cast<const void*>(kernel);

@@ -3,8 +3,8 @@
 //
 // What it finds: wrong results, reads and writes out of bounds (under AddressSanitizer), misaligned
 // vector accesses, a barrier or shuffle that not all threads reach, shared memory that a kernel has
-// not asked for, and a missing barrier if some order of the threads shows it: each thread runs until it has to wait, in an order drawn from
-// FUSEWHEEL_EMULATION_SEED (0 by default).
+// not asked for, and a missing barrier if some order of the threads shows it: each thread runs until
+// it has to wait, in an order drawn from FUSEWHEEL_EMULATION_SEED (0 by default).
 //
 // What it cannot find: threads do not run at the same time, warps are not in lockstep, memory is
 // always coherent and launches are over when they return. So races between two accesses without a

@@ -52,6 +52,21 @@ def test_columns_of_one_tensor_may_be_written_beside_each_other():
     assert torch.equal(table[:, 8:], want)
 
 
+def test_dimensions_that_lie_apart():
+    a = torch.randn((2,) * 18)
+    b = a.permute(*reversed(range(18)))  # no dimension continues another
+    out = torch.empty_like(a)
+    assert torch.equal(fusewheel.add_out(a, b, out), a + b)
+
+
+def test_more_dimensions_that_lie_apart_than_a_kernel_can_be_told_are_refused():
+    out = torch.empty(34).as_strided((2,) * 33, (1,) * 33)
+    zero = torch.zeros(()).expand(out.shape)
+    message = "add_out: at most 32 dimensions are supported, not counting those that continue"
+    with pytest.raises(RuntimeError, match=message):
+        fusewheel.add_out(zero, zero, out)
+
+
 def test_any_strides_will_do_where_there_are_no_elements():
     out = torch.empty(0).as_strided((4, 0), (0, 1))
     assert fusewheel.add_out(torch.empty(4, 0), torch.empty(4, 0), out) is out

@@ -99,18 +99,21 @@ Broadcast<inputs> broadcast(const char* op, const std::array<Argument, inputs>& 
   return result;
 }
 
-// Merged geometry of `outputs` tensors with the output strides, then the inputs.
+// Merged geometry of `outputs` tensors with the output strides, then the inputs. Without elements,
+// one dimension of size 0.
 template <int outputs, int inputs>
-Geometry<outputs + inputs> merge(const Broadcast<inputs>& shapes) {
+Geometry<outputs + inputs> merge(const char* op, const Broadcast<inputs>& shapes) {
   constexpr int operands = outputs + inputs;
   Geometry<operands> out;
   out.dims = 0;
   out.numel = 1;
+  for (const int64_t size : shapes.shape()) {
+    out.numel *= size;
+  }
   int64_t order[kMaxDims];
   int64_t kept = 0;
   for (int64_t i = shapes.dims; i-- > 0;) {
-    out.numel *= shapes.sizes[i];
-    if (shapes.sizes[i] == 1) {
+    if (shapes.sizes[i] == 1 || out.numel == 0) {
       continue;
     }
     // Insertion by the output's stride: the innermost loop should write neighbours.
@@ -133,6 +136,11 @@ Geometry<outputs + inputs> merge(const Broadcast<inputs>& shapes) {
       out.sizes[out.dims - 1] *= shapes.sizes[i];
       continue;
     }
+    if (out.dims == kMergedDims) {
+      fail(op, "at most " + std::to_string(kMergedDims) + " dimensions are supported, not counting "
+                   "those that continue each other in memory, got more in a tensor of shape " +
+                   describe(shapes.shape()));
+    }
     out.sizes[out.dims] = shapes.sizes[i];
     for (int k = 0; k < operands; ++k) {
       out.strides[k][out.dims] = stride_of(k, i);
@@ -141,7 +149,7 @@ Geometry<outputs + inputs> merge(const Broadcast<inputs>& shapes) {
   }
   if (out.dims == 0) {
     out.dims = 1;
-    out.sizes[0] = 1;
+    out.sizes[0] = out.numel;
     for (int k = 0; k < operands; ++k) {
       out.strides[k][0] = 1;
     }
@@ -216,20 +224,21 @@ struct Elementwise {
 
   // Allocates the outputs.
   Elementwise(const char* op, const std::array<Argument, inputs>& arguments)
-      : Elementwise(broadcast<inputs>(op, arguments), arguments) {}
+      : Elementwise(op, broadcast<inputs>(op, arguments), arguments) {}
 
   // Writes into `given` (one output).
   Elementwise(const char* op, Argument given, const std::array<Argument, inputs>& arguments)
       : out{given.tensor} {
     auto shapes = broadcast<inputs>(op, arguments);
     use_output(op, shapes, given, arguments[0]);
-    pack(shapes, arguments);
+    pack(op, shapes, arguments);
   }
 
  private:
-  Elementwise(const Broadcast<inputs>& shapes, const std::array<Argument, inputs>& arguments)
+  Elementwise(const char* op, const Broadcast<inputs>& shapes,
+              const std::array<Argument, inputs>& arguments)
       : out(allocate(shapes, arguments[0].tensor, std::make_index_sequence<outputs>())) {
-    pack(shapes, arguments);
+    pack(op, shapes, arguments);
   }
 
   template <size_t... k>
@@ -239,8 +248,9 @@ struct Elementwise {
     return {((void)k, empty_strided(shapes.shape(), strides, like.scalar_type(), like))...};
   }
 
-  void pack(const Broadcast<inputs>& shapes, const std::array<Argument, inputs>& arguments) {
-    args.geometry = merge<outputs>(shapes);
+  void pack(const char* op, const Broadcast<inputs>& shapes,
+            const std::array<Argument, inputs>& arguments) {
+    args.geometry = merge<outputs>(op, shapes);
     args.dtype = dtype_of(arguments[0].tensor);
     args.scalar = 0;
     for (int k = 0; k < outputs; ++k) {

@@ -44,7 +44,7 @@ struct Packed {
     out[0] = empty_contiguous(shapes.shape(), packed.tensor.scalar_type(), packed.tensor);
     const auto strides = out[0].strides();
     std::copy(strides.begin(), strides.end(), shapes.output_strides);
-    args.geometry = merge<1>(shapes);
+    args.geometry = merge<1>(op, shapes);
     args.data[0] = out[0].mutable_data_ptr();
     set_halves(args.data + 1, packed.tensor, packed.tensor.const_data_ptr());
     args.dtype = dtype_of(packed.tensor);
@@ -67,7 +67,7 @@ struct PackedBackward {
     out[0] = empty_contiguous(like.sizes(), like.scalar_type(), like);
     const auto strides = out[0].strides();
     std::copy(strides.begin(), strides.end(), shapes.output_strides);
-    args.geometry = merge<2>(shapes);
+    args.geometry = merge<2>(op, shapes);
     set_halves(args.data, out[0], out[0].mutable_data_ptr());
     args.data[2] = const_cast<void*>(grad.tensor.const_data_ptr());
     set_halves(args.data + 3, like, like.const_data_ptr());

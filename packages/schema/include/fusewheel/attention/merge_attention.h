@@ -76,7 +76,7 @@ struct MergeCall {
   }
 
   // Once all tensors are there; those of `written` are visited in the order of its memory.
-  void finish(MergeOperand written) {
+  void finish(const char* op, MergeOperand written) {
     const Tensor& rows = tensors[kOut];
     Broadcast<operands> shapes;
     shapes.dims = rows.dim() - 1;
@@ -87,7 +87,7 @@ struct MergeCall {
         shapes.strides[k][i] = tensors[k].strides()[i];
       }
     }
-    args.rows = merge<0>(shapes);
+    args.rows = merge<0>(op, shapes);
     for (int k = 0; k < operands; ++k) {
       args.data[k] = const_cast<void*>(tensors[k].const_data_ptr());
     }
@@ -102,7 +102,7 @@ struct MergeAttention : MergeCall<kMergeOperands> {
       : MergeCall(op, out, logsumexp, other, other_logsumexp) {
     tensors[kMerged] = empty_rows(out);
     tensors[kMergedLogsumexp] = empty_statistic(out);
-    finish(kMerged);
+    finish(op, kMerged);
   }
 };
 
@@ -120,7 +120,7 @@ struct MergeAttentionBackward : MergeCall<kMergeBackwardOperands> {
     tensors[kGradLogsumexp] = empty_statistic(out);
     tensors[kGradOther] = empty_rows(other);
     tensors[kGradOtherLogsumexp] = empty_statistic(out);
-    finish(kGradOut);
+    finish(op, kGradOut);
   }
 };
 
