@@ -65,10 +65,33 @@ void aten_linear_backward(const LinearBackward& call, const Tensor& weight) {
                  std::nullopt, as_matrix(call.grad_x, call.grad.count, shape.columns));
 }
 
+// A quantised weight is decoded for ATen's product a panel at a time, which takes no more memory than
+// this unless 64 rows or columns do.
+constexpr int64_t kPanelBytes = 32 << 20;
+
+// The memory for panels, and how many rows (or columns) of `size` elements they have at most.
+struct Panels {
+  int64_t most;
+  Tensor memory;
+
+  Panels(int64_t count, int64_t size, const Tensor& like) {
+    const ScalarType dtype = sum_type(like);
+    const int64_t bytes = dtype == ScalarType::Double ? sizeof(double) : sizeof(float);
+    const int64_t fitting = kPanelBytes / (std::max<int64_t>(size, 1) * bytes);
+    most = std::min(count, std::max<int64_t>(fitting / 64 * 64, 64));
+    const int64_t elements = most * size;
+    memory = empty_contiguous({&elements, 1}, dtype, like);
+  }
+
+  Tensor matrix(int64_t rows, int64_t columns) const {
+    return as_matrix(part(memory, 0, 0, rows * columns), rows, columns);
+  }
+};
+
 // The launchers of one kind of codes.
 struct QuantisedLinear {
   void (*few_rows)(const LinearArgs&, Stream);
-  void (*dequantise)(const LinearWeight&, void* to, Dtype, Stream);
+  void (*dequantise)(const LinearWeight&, const Panel&, Stream);
   void (*round)(const RoundArgs&, Stream);
 
   // Its activations are rounded by groups of so many first, unless that is 0.
@@ -83,25 +106,49 @@ struct QuantisedLinear {
     if (call.x.count <= kFewRows) {
       few_rows(linear_args(call), device.stream());
     } else {
-      aten_linear(call, numbers(call.weight.weight, call.y, device.stream()));
+      many_rows(call, device.stream());
     }
     return call.y;
   }
 
   Tensor backward(const char* op, const LinearBackward& call) const {
-    if (call.grad_x.numel() > 0) {
-      const OnDevice device(op, call.grad_x);
-      aten_linear_backward(call, numbers(call.weight.weight, call.grad_x, device.stream()));
+    if (call.grad_x.numel() == 0) {
+      return call.grad_x;
+    }
+    const OnDevice device(op, call.grad_x);
+    const LinearWeight& weight = call.weight.weight;
+    const Panels panels(weight.columns, weight.rows, call.grad_x);
+    const Tensor grad = as_type(as_matrix(call.grad.tensor, call.grad.count, weight.rows),
+                                panels.memory.scalar_type());
+    const Tensor grad_x = as_matrix(call.grad_x, call.grad.count, weight.columns);
+    for (int64_t begin = 0; begin < weight.columns; begin += panels.most) {
+      const int64_t count = std::min(panels.most, weight.columns - begin);
+      const Tensor decoded = panels.matrix(weight.rows, count);
+      dequantise(weight,
+                 {0, begin, weight.rows, count, decoded.mutable_data_ptr(), dtype_of(decoded)},
+                 device.stream());
+      rounded_linear(grad, transposed(decoded), std::nullopt, part(grad_x, 1, begin, count));
     }
     return call.grad_x;
   }
 
  private:
-  Tensor numbers(const LinearWeight& weight, const Tensor& like, Stream stream) const {
-    const int64_t sizes[] = {weight.rows, weight.columns};
-    Tensor out = empty_contiguous({sizes, 2}, sum_type(like), like);
-    dequantise(weight, out.mutable_data_ptr(), dtype_of(out), stream);
-    return out;
+  void many_rows(const Linear& call, Stream stream) const {
+    const LinearWeight& weight = call.weight.weight;
+    const Panels panels(weight.rows, weight.columns, call.y);
+    const Tensor x = as_type(as_matrix(call.x.tensor, call.x.count, weight.columns),
+                             panels.memory.scalar_type());
+    const Tensor y = as_matrix(call.y, call.x.count, weight.rows);
+    for (int64_t begin = 0; begin < weight.rows; begin += panels.most) {
+      const int64_t count = std::min(panels.most, weight.rows - begin);
+      const Tensor decoded = panels.matrix(count, weight.columns);
+      dequantise(weight,
+                 {begin, 0, count, weight.columns, decoded.mutable_data_ptr(), dtype_of(decoded)},
+                 stream);
+      const auto bias = call.bias ? std::optional<Tensor>(part(*call.bias, 0, begin, count))
+                                  : std::nullopt;
+      rounded_linear(x, decoded, bias, part(y, 1, begin, count));
+    }
   }
 
   Rows rounded(const Rows& x, int64_t group_size, Stream stream) const {

@@ -21,6 +21,16 @@ struct LinearArgs {
   Dtype y_dtype;
 };
 
+// A part of a weight, to be decoded.
+struct Panel {
+  int64_t row;
+  int64_t column;  // a multiple of kInt4Block
+  int64_t rows;
+  int64_t columns;
+  void* to;     // [rows, columns], contiguous
+  Dtype dtype;  // of `to`: float32 or float64
+};
+
 }  // namespace fusewheel
 
 #if FUSEWHEEL_DEVICE

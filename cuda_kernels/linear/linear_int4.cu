@@ -5,7 +5,7 @@
 
 namespace fusewheel {
 void linear_int4_launch(const LinearArgs&, Stream);
-void linear_int4_dequantise_launch(const LinearWeight&, void* to, Dtype, Stream);
+void linear_int4_dequantise_launch(const LinearWeight&, const Panel&, Stream);
 void linear_int4_round_launch(const RoundArgs&, Stream);
 }  // namespace fusewheel
 
@@ -17,9 +17,8 @@ void linear_int4_launch(const LinearArgs& args, Stream stream) {
   few_rows_launch<Int4>("linear_int4", args, stream);
 }
 
-void linear_int4_dequantise_launch(const LinearWeight& weight, void* to, Dtype dtype,
-                                   Stream stream) {
-  dequantise_launch<Int4>("linear_int4", weight, to, dtype, stream);
+void linear_int4_dequantise_launch(const LinearWeight& weight, const Panel& panel, Stream stream) {
+  dequantise_launch<Int4>("linear_int4", weight, panel, stream);
 }
 
 void linear_int4_round_launch(const RoundArgs& args, Stream stream) {

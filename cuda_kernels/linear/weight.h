@@ -131,19 +131,21 @@ struct WeightReader {
 
 constexpr int kDequantiseThreads = 256;
 
-// The weight as numbers, contiguous; a vector a thread.
+// A panel of the weight as numbers; a vector a thread.
 template <typename A, typename Codes>
 __global__ void __launch_bounds__(kDequantiseThreads)
-    dequantise(const __grid_constant__ WeightReader<Codes> weight, Divisor vectors, int64_t items,
-               A* to, bool aligned) {
-  const int64_t size = weight.weight.columns;
+    dequantise(const __grid_constant__ WeightReader<Codes> weight, const Panel panel,
+               Divisor vectors, int64_t items, bool aligned) {
+  const int64_t size = panel.columns;
   const int64_t threads = static_cast<int64_t>(gridDim.x) * kDequantiseThreads;
   for (int64_t item = static_cast<int64_t>(blockIdx.x) * kDequantiseThreads + threadIdx.x;
        item < items; item += threads) {
     const int64_t row = vectors.divide(item);
     const int64_t vector = item - row * vectors.divisor;
-    const uint4 bits = weight.bits(row, vector);
-    const auto scale = weight.template scale<A>(row, vector);
+    const int64_t stored = panel.column / weight.kElements + vector;
+    const uint4 bits = weight.bits(panel.row + row, stored);
+    const auto scale = weight.template scale<A>(panel.row + row, stored);
+    auto* to = static_cast<A*>(panel.to);
 #pragma unroll
     for (int part = 0; part < Codes::kParts; ++part) {
       const int64_t k = vector * weight.kElements + part * Codes::kPart;
@@ -158,22 +160,22 @@ __global__ void __launch_bounds__(kDequantiseThreads)
   }
 }
 
-// `to` is float32 or float64.
 template <typename Codes>
-void dequantise_launch(const char* op, const LinearWeight& weight, void* to, Dtype dtype,
+void dequantise_launch(const char* op, const LinearWeight& weight, const Panel& panel,
                        Stream stream) {
   const WeightReader<Codes> reader(weight);
-  const int64_t items = weight.rows * reader.vectors();
+  const int64_t vectors = (panel.columns + reader.kElements - 1) / reader.kElements;
+  const int64_t items = panel.rows * vectors;
   if (items == 0) {
     return;
   }
   const auto run = [&](auto zero) {
     using A = decltype(zero);
-    const bool aligned = is_aligned(to) && weight.columns % kLanes<A> == 0;
+    const bool aligned = is_aligned(panel.to) && panel.columns % kLanes<A> == 0;
     launch(op, dequantise<A, Codes>, blocks_for(items, kDequantiseThreads), kDequantiseThreads, 0,
-           stream, reader, Divisor(reader.vectors()), items, static_cast<A*>(to), aligned);
+           stream, reader, panel, Divisor(vectors), items, aligned);
   };
-  if (dtype == Dtype::kFloat64) {
+  if (panel.dtype == Dtype::kFloat64) {
     run(double{});
   } else {
     run(float{});

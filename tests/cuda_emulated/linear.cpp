@@ -1,5 +1,6 @@
 // The device parts of the linear layers over buffers of the exact size, as in kernels.cpp.
 
+#include <utility>
 #include <vector>
 
 #include "buffer.h"
@@ -9,10 +10,10 @@
 namespace fusewheel {
 void linear_launch(const LinearArgs&, Stream);
 void linear_int8_launch(const LinearArgs&, Stream);
-void linear_int8_dequantise_launch(const LinearWeight&, void* to, Dtype, Stream);
+void linear_int8_dequantise_launch(const LinearWeight&, const Panel&, Stream);
 void linear_int8_round_launch(const RoundArgs&, Stream);
 void linear_int4_launch(const LinearArgs&, Stream);
-void linear_int4_dequantise_launch(const LinearWeight&, void* to, Dtype, Stream);
+void linear_int4_dequantise_launch(const LinearWeight&, const Panel&, Stream);
 }  // namespace fusewheel
 
 namespace {
@@ -82,12 +83,19 @@ void few_rows(const char* name, void (*run)(const LinearArgs&, Stream), const Sh
   }
 }
 
-void dequantise(const char* name, void (*run)(const LinearWeight&, void*, Dtype, Stream),
+// The whole weight, and what is left of it below the first row and right of the first block.
+void dequantise(const char* name, void (*run)(const LinearWeight&, const Panel&, Stream),
                 const LinearWeight& weight) {
   for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64}) {
-    const Buffer to(weight.rows * weight.columns, size_of(dtype), 0, 0xff);
-    run(weight, to.data(), dtype, nullptr);
-    to.expect_written(size_of(dtype), name);
+    for (const auto& [row, column] : {std::pair<int64_t, int64_t>{0, 0}, {1, kInt4Block}}) {
+      const int64_t rows = weight.rows - row;
+      const int64_t columns = weight.columns - column;
+      if (rows > 0 && columns > 0) {
+        const Buffer to(rows * columns, size_of(dtype), 0, 0xff);
+        run(weight, {row, column, rows, columns, to.data(), dtype}, nullptr);
+        to.expect_written(size_of(dtype), name);
+      }
+    }
   }
 }
 
