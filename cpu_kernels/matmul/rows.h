@@ -17,12 +17,11 @@ constexpr int kDotColumns = kBytes == 64 ? 4 : 3;
 // from those before, and fewer where fewer lanes share them: the longer a sum, the more it rounds.
 constexpr int64_t kFewDepth = kBytes == 16 ? 128 : 512;
 
-// Sums of one unit, still by lanes: kUnit vectors for each row of a.
-
 // Where rows of the weight come from: those that memory has are asked for while those before them
 // are used.
 enum class From { kMemory, kCache };
 
+// A row of a adds to the first `columns` of its kUnit vectors in `lane_sums`.
 template <int rows, int columns, From from, typename W>
 void dot_tile(const float* a, int64_t a_stride, const W* w, int64_t w_stride, int64_t count,
               Vec<float>* lane_sums, bool first) {
