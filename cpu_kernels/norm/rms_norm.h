@@ -27,12 +27,11 @@ FUSEWHEEL_INLINE void rms_norm_forward(const RmsNormArgs& args, int64_t begin, i
   for (int64_t row = begin; row < end; ++row) {
     const auto* x = static_cast<const T*>(args.x) + row * args.x_stride;
     auto* y = static_cast<T*>(args.y) + row * args.size;
-    Vec<A> squares[kSums] = {};
-    for_each_vector_in_turn<A>(args.size, [&](int64_t i, int64_t live, int k) {
+    const double squares = sum_of_row<A>(args.size, [&](int64_t i, int64_t live) {
       const auto value = read(row, i, live);
-      squares[k] += value * value;
+      return value * value;
     });
-    const A mean = sum<A>(squares) / static_cast<A>(args.size);
+    const A mean = static_cast<A>(squares / static_cast<double>(args.size));
     const A rstd = 1 / square_root(mean + static_cast<A>(args.eps));
     static_cast<A*>(args.rstd)[row] = rstd;
     for_each_vector<A>(args.size, [&](int64_t i, int64_t live) {
@@ -61,17 +60,16 @@ FUSEWHEEL_INLINE void rms_norm_backward(const RmsNormBackwardArgs& args, int64_t
       const auto* x = static_cast<const T*>(args.x) + row * args.x_stride;
       auto* grad_x = static_cast<T*>(args.grad_x) + row * args.size;
       const A rstd = static_cast<const A*>(args.rstd)[row];
-      Vec<A> dots[kSums] = {};
-      for_each_vector_in_turn<A>(args.size, [&](int64_t i, int64_t live, int k) {
+      const double dot = sum_of_row<A>(args.size, [&](int64_t i, int64_t live) {
         const auto h = load(x + i, live) * rstd;
         const auto dy = load(grad + i, live);
-        dots[k] += dy * load_weight(weight + i, live, args.cast) * h;
         store(partial + i,
               load(partial + i, live) +
                   dy * (args.cast == RmsNormCast::kLlama ? round_to<T>(h) : h),
               live);
+        return dy * load_weight(weight + i, live, args.cast) * h;
       });
-      const A mean = sum<A>(dots) / static_cast<A>(args.size);
+      const A mean = static_cast<A>(dot / static_cast<double>(args.size));
       for_each_vector<A>(args.size, [&](int64_t i, int64_t live) {
         const auto h = load(x + i, live) * rstd;
         const auto g = load(grad + i, live) * load_weight(weight + i, live, args.cast);

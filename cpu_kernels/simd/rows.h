@@ -46,6 +46,22 @@ FUSEWHEEL_INLINE double sum_in_double(const Vec<A> (&sums)[kSums]) {
   return totals[0];
 }
 
+// The sum of terms(i, live) over a row. Blocks are summed apart: the longer a sum, the more it rounds.
+template <typename A, typename Terms>
+FUSEWHEEL_INLINE double sum_of_row(int64_t size, Terms terms) {
+  constexpr int64_t kBlock = 4096;
+  double total = 0;
+  for (int64_t first = 0; first < size; first += kBlock) {
+    const int64_t count = size - first < kBlock ? size - first : kBlock;
+    Vec<A> sums[kSums] = {};
+    for_each_vector_in_turn<A>(count, [&](int64_t i, int64_t live, int k) {
+      sums[k] += terms(first + i, live);
+    });
+    total += static_cast<double>(sum<A>(sums));
+  }
+  return total;
+}
+
 // The first `live` lanes; zero in the others.
 template <typename A>
 FUSEWHEEL_INLINE Vec<A> first_lanes(Vec<A> value, int64_t live) {

@@ -42,7 +42,6 @@ def test_every_refusal_arrives_as_it_is(operator: Operator):
     """The same type and message as out of an eager call."""
     names = [argument.name for argument in operator.overload._schema.arguments]
     kinds = [str(argument.type) for argument in operator.overload._schema.arguments]
-    kinds = [kind if kind != "Optional[Tensor]" else "Optional[Tensor]" for kind in kinds]
     parameters = ", ".join(f"{n}: {k}" for n, k in zip(names, kinds, strict=True))
     call = f"torch.ops.fusewheel.{operator.name}({', '.join(names)})"
     function = torch.jit.CompilationUnit(f"def call({parameters}):\n    return {call}\n").call

@@ -67,14 +67,10 @@ def test_library_before_torch_is_an_error_and_no_crash(run_python):
     assert done.returncode == 1 and "libtorch_cpu.so" in done.stderr
 
 
-def test_every_instruction_set_level_computes(run_python):
+def test_every_instruction_set_level_converts_exactly(run_python):
+    """Operators are compared with eager at each level by `nox -s tests`."""
     text = """
 import fusewheel, fusewheel_cpu, torch
-for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
-    for operator in fusewheel.ops.operators():
-        for arguments in operator.samples(fusewheel.dispatch.operator.Make(dtype)):
-            got, want = operator.overload(*arguments), operator.reference(*arguments)
-            torch.testing.assert_close(got, want, rtol=0.1, atol=0.1, equal_nan=True)
 bits = torch.arange(-32768, 32768, dtype=torch.int32).to(torch.int16)
 for dtype in (torch.bfloat16, torch.float16):
     x = bits.view(dtype)
