@@ -164,7 +164,7 @@ def test_the_probe_runs_on_the_libraries_of_an_older_debian(
 def test_the_probe_fails_where_the_wheel_does(
     complete: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """This Python stands for Debian's."""
+    """The Python at hand stands for that of Debian."""
     monkeypatch.setattr(old_glibc.pythons, "unpack", lambda *_: Path(sys.executable))
     wheel = tmp_path / "small.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
