@@ -160,7 +160,7 @@ def tests(session: nox.Session) -> None:
     if session.posargs:
         session.run("pytest", *ELSEWHERE, *session.posargs)
         return
-    session.run("pytest", *_parallel(), *ELSEWHERE)
+    session.run("pytest", *_parallel(), *ELSEWHERE, "-m", "not nightly")
     for level, settings in OLDER_LEVELS.items():
         env = {"FUSEWHEEL_CPU_ISA": level, **settings}
         session.run("pytest", *_parallel(), *VALUES, env=env)

@@ -9,6 +9,7 @@ from typing import Any
 import fusewheel
 import pytest
 import torch
+from nightly import models_in_ways
 
 assert fusewheel
 transformers = pytest.importorskip("transformers")
@@ -71,6 +72,11 @@ def _tokens() -> Tensor:
 
 
 # All have 2 layers; T5 has 2 more in its decoder, BERT a gelu more in its head.
+WAYS = {
+    "fp32": (torch.float32, "aot_eager"),
+    "bf16": (torch.bfloat16, "aot_eager"),
+    "fp32-none": (torch.float32, "none"),
+}
 MODELS: dict[str, tuple[Callable[[], Any], dict[str, int]]] = {
     "gpt2": (_gpt2, {"gelu": 2}),
     "bert": (_bert, {"gelu": 3}),
@@ -98,12 +104,7 @@ def _own(counts: dict[str, int]) -> dict[str, int]:
     return {name: count for name, count in counts.items() if name in PATTERNS}
 
 
-@pytest.mark.parametrize(
-    ("dtype", "inner"),
-    [(torch.float32, "aot_eager"), (torch.bfloat16, "aot_eager"), (torch.float32, "none")],
-    ids=["fp32", "bf16", "fp32-none"],
-)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "dtype", "inner"), models_in_ways(MODELS, WAYS))
 def test_training_step(compare: Any, name: str, dtype: torch.dtype, inner: str) -> None:
     make, counts = MODELS[name]
     model, inputs = make()

@@ -8,6 +8,7 @@ import fusewheel
 import pytest
 import torch
 from compiler.test_models import build, tokens
+from nightly import NIGHTLY
 from torch._dynamo.utils import counters
 
 assert fusewheel
@@ -32,7 +33,12 @@ def _generate(model: Any, prompts: list[torch.Tensor], cache: str, **settings: A
 
 @pytest.mark.parametrize(
     ("name", "cache"),
-    [("Llama", "dynamic"), ("Llama", "static"), ("Qwen3", "dynamic"), ("Gemma", "static")],
+    [
+        ("Llama", "dynamic"),
+        ("Llama", "static"),
+        pytest.param("Qwen3", "dynamic", marks=NIGHTLY),
+        pytest.param("Gemma", "static", marks=NIGHTLY),
+    ],
 )
 def test_generate(name: str, cache: str) -> None:
     """Two prompts of two lengths: the graphs are as many as without a backend."""

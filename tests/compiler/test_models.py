@@ -11,6 +11,7 @@ import pytest
 import torch
 from fusewheel.compiler.entry.dynamo import compile_graph
 from fusewheel.compiler.match.report import Recorder
+from nightly import models_in_ways
 from oracle import assert_step_as_good_as_eager
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
@@ -33,6 +34,7 @@ SIZES = {
 # The number of layers is 2. The first norm is that of the embeddings, which are no sum; one more
 # stands before the head. Queries and keys have norms of their own in Qwen3 and Olmo2, and Olmo2
 # normalises before it adds.
+DTYPES = {"fp32": (torch.float32,), "bf16": (torch.bfloat16,)}
 MODELS: dict[str, dict[str, int]] = {
     "Llama": {"add_rms_norm": 4, "rms_norm": 1, "silu_mul": 2, "rope": 2},
     "Mistral": {"add_rms_norm": 4, "rms_norm": 1, "silu_mul": 2, "rope": 2},
@@ -114,8 +116,7 @@ class Counted:
         return compiled
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "dtype"), models_in_ways(MODELS, DTYPES))
 def test_training_step(name: str, dtype: torch.dtype) -> None:
     model, ids, backend = build(name, dtype), tokens(), Counted()
     call = torch.compile(model, backend=backend, fullgraph=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from nightly import models_in_ways
 from torch import Tensor
 
 transformers = pytest.importorskip("transformers")
@@ -27,6 +28,11 @@ IMAGES = {"image_size": 8, "patch_size": 4, "num_channels": 3}
 TOKENS = ("wte", "word_embeddings", "embed_in", "embed_tokens")  # not used with `inputs_embeds`
 # Two norms in each of the two layers and one before or after them. The embeddings are no sum of two
 # tensors of one shape, except those of RoBERTa. GPT-NeoX has two norms of one sum in a layer.
+WAYS = {
+    "fp32": (torch.float32, "aot_eager"),
+    "bf16": (torch.bfloat16, "aot_eager"),
+    "fp32-none": (torch.float32, "none"),
+}
 MODELS: dict[str, dict[str, int]] = {
     "GPT2Model": {"layer_norm": 1, "add_layer_norm": 4},
     "GPTNeoXModel": {"layer_norm": 3, "add_layer_norm": 2},
@@ -66,12 +72,7 @@ def embeddings(name: str) -> Tensor:
     return torch.randn(2, 3, 8, 8) if name == "ViTModel" else torch.randn(2, 5, 32)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "inner"),
-    [(torch.float32, "aot_eager"), (torch.bfloat16, "aot_eager"), (torch.float32, "none")],
-    ids=["fp32", "bf16", "fp32-none"],
-)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "dtype", "inner"), models_in_ways(MODELS, WAYS))
 def test_training_step(compare: Any, name: str, dtype: torch.dtype, inner: str) -> None:
     """Outputs, and the gradients of the input and of every parameter."""
     model = build(name).to(dtype)

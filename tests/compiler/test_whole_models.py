@@ -10,6 +10,7 @@ import fusewheel
 import pytest
 import torch
 from compiler.test_models import settled
+from nightly import models_in_ways
 from oracle import assert_step_as_good_as_eager
 from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -121,6 +122,7 @@ def _vit() -> tuple[Any, Inputs]:
 # Each encoder and decoder has 2 layers. Whisper: 2 norms in a layer of the encoder, 3 in one of
 # the decoder, one at the end of each; of a sum but the first of both. Its encoder has 2 gelus more
 # around its convolutions. T5 the same, and a ReLU. BERT has a norm and a gelu more in its head.
+DTYPES = {"fp32": (torch.float32,), "bf16": (torch.bfloat16,)}
 MODELS: dict[str, tuple[Callable[[], tuple[Any, Inputs]], dict[str, int]]] = {
     "whisper": (
         _whisper,
@@ -147,8 +149,7 @@ def _step(model: Any, call: Any, inputs: Inputs) -> list[Tensor]:
     return [output["logits"].detach(), output["loss"].detach(), torch.cat(gradients)]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "dtype"), models_in_ways(MODELS, DTYPES))
 def test_training_step(compare: Any, name: str, dtype: torch.dtype) -> None:
     make, counts = MODELS[name]
     model, inputs = make()

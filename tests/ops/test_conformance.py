@@ -3,13 +3,11 @@
 Each operator runs in each column, but not in all of the dear ones: `opcheck`, `functional`, those
 of torch.compile and export, which trace, and `gradient` and `second`, which fill Jacobians. Of
 these a forward operator runs in every second one, a backward operator in every fifth, so that each
-dear column runs at least 8 forward and 3 backward operators. With FUSEWHEEL_CONFORMANCE=all, as
-every night, each operator runs in each column.
+dear column runs at least 8 forward and 3 backward operators. The night runs the others.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from fusewheel.doctor.column import Column
 from fusewheel.doctor.columns import COLUMNS
 from fusewheel.doctor.conformance import APART, cases, origin, outcomes, page, read, render
 from fusewheel.doctor.outcome import Outcome, Status, examine
+from nightly import NIGHTLY
 
 IN_PROCESS = [column for column in COLUMNS if column.elsewhere is None and not column.slow]
 ELSEWHERE = [column for column in COLUMNS if column.elsewhere is not None and not column.slow]
@@ -30,27 +29,28 @@ DEAR = [
     for column in IN_PROCESS
     if column.theme in ("compilers", "export") and column.name not in ("fake", "meta")
 ] + ["gradient", "second"]
-ALL = os.environ.get("FUSEWHEEL_CONFORMANCE") == "all"
 FORWARD = [operator for operator in ops.operators() if operator.function is not None]
 BACKWARD = [operator for operator in ops.operators() if operator.function is None]
 PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
 WRITTEN = read(PAGE.read_text())
 
 
-def chosen(operator: Operator, column: Column, everything: bool = ALL) -> bool:
-    """Whether an operator runs in a column: the dear ones take turns."""
-    if everything or column.name not in DEAR:
+def chosen(operator: Operator, column: Column) -> bool:
+    """Whether an operator runs in a column before every change: the dear columns take turns."""
+    if column.name not in DEAR:
         return True
     own, step = (BACKWARD, 5) if operator in BACKWARD else (FORWARD, 2)
     return (own.index(operator) + DEAR.index(column.name)) % step == 0
 
 
-PAIRS = [(o, c) for o in ops.operators() for c in IN_PROCESS if chosen(o, c)]
+PAIRS = [
+    pytest.param(o, c, id=f"{o.name}-{c.name}", marks=() if chosen(o, c) else NIGHTLY)
+    for o in ops.operators()
+    for c in IN_PROCESS
+]
 
 
-@pytest.mark.parametrize(
-    ("declared", "column"), PAIRS, ids=[f"{o.name}-{c.name}" for o, c in PAIRS]
-)
+@pytest.mark.parametrize(("declared", "column"), PAIRS)
 def test_column(declared: Operator, column: Column):
     outcome = examine(column, cases(declared))
     assert outcome.status is not Status.FAILS, (
@@ -94,7 +94,7 @@ def test_the_sample_has_every_dear_column_and_every_operator():
     """What is left to the night is run with other operators, and these in other columns."""
     dear = [column for column in IN_PROCESS if column.name in DEAR]
     for own, operators, columns in ((FORWARD, 8, 4), (BACKWARD, 3, 1)):
-        ran = [(o, c) for o in own for c in dear if chosen(o, c, everything=False)]
+        ran = [(o, c) for o in own for c in dear if chosen(o, c)]
         assert min(sum(c is column for _, c in ran) for column in dear) >= operators
         assert min(sum(o is operator for o, _ in ran) for operator in own) >= columns
         assert len(ran) < len(own) * len(dear)

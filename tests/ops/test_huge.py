@@ -5,6 +5,7 @@ import os
 import fusewheel
 import pytest
 import torch
+from nightly import NIGHTLY
 from oracle import emulated
 
 ROWS, SIZE = 2**16 + 1, 2**15
@@ -26,6 +27,7 @@ pytestmark = [
 ]
 
 
+@NIGHTLY
 def test_elementwise() -> None:
     x = torch.zeros(ROWS * SIZE, dtype=torch.bfloat16)
     assert x.numel() > 2**31
