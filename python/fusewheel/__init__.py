@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import warnings
+import logging
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from fusewheel._core.after_import import after_import
 from fusewheel._core.caches import name_version_in_caches
@@ -66,6 +68,8 @@ __all__ = [
     *ops.functions(),
 ]
 
+_log = logging.getLogger("fusewheel")
+
 
 def __getattr__(name: str) -> Any:
     # These are imported when they are asked for: most programs only call operators.
@@ -81,9 +85,13 @@ def __getattr__(name: str) -> Any:
 def _register_sharding() -> None:
     try:
         importlib.import_module("fusewheel.distributed._rules").register_all(ops.operators())
-    except (ImportError, AttributeError) as error:
-        # A warning and not an error: a program that imports DTensor may not use these operators.
-        warnings.warn(f"fusewheel: no sharding rules for this torch: {error}", stacklevel=2)
+    except Exception as error:
+        # This runs inside of the user's own import of DTensor, which must not fail. A warning could
+        # be turned into an error, a line of a log cannot.
+        _log.warning(
+            "fusewheel's operators take no distributed tensors with torch %s: %s: %s",
+            *(torch.__version__, type(error).__name__, error),
+        )
 
 
 name_version_in_caches()

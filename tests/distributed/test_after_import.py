@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 
@@ -16,6 +17,25 @@ assert not any(name.startswith("torch.distributed.tensor") for name in sys.modul
 from torch.distributed.tensor import DTensor
 rules = DTensor._op_dispatcher.sharding_propagator.op_strategy_funcs
 assert all(o.overload in rules for o in fusewheel.ops.operators())
+"""
+
+
+# The import of DTensor succeeds although what fusewheel does in it raises an error.
+FAILING = """
+import torch, fusewheel
+def failing():
+    raise {error}("planted")
+fusewheel.ops.operators = failing
+from torch.distributed.tensor import DTensor
+print(DTensor.__name__, fusewheel.mul(torch.ones(1), torch.ones(1)).item())
+"""
+# A torch whose function takes other arguments.
+CHANGED = """
+from torch.distributed.tensor import DTensor
+propagator = type(DTensor._op_dispatcher.sharding_propagator)
+propagator.register_op_strategy = lambda self, *, overload: None
+import torch, fusewheel
+print(DTensor.__name__, fusewheel.mul(torch.ones(1), torch.ones(1)).item())
 """
 
 
@@ -62,3 +82,20 @@ def test_a_module_that_fails_may_be_tried_again(module, tmp_path):
 @pytest.mark.matrix
 def test_operators_have_rules_once_dtensor_is_imported():
     subprocess.run([sys.executable, "-W", "error", "-c", PROGRAM], check=True)
+
+
+ERRORS = ("TypeError", "RuntimeError", "ImportError", "fusewheel.errors.TorchChangedError")
+
+
+@pytest.mark.parametrize(
+    "program", [*(FAILING.format(error=error) for error in ERRORS), CHANGED], ids=[*ERRORS, "torch"]
+)
+def test_no_error_breaks_the_import_of_dtensor(program: str):
+    """One line says what does not work, also where warnings are errors."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "DTensor 1.0\n", done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("fusewheel's operators take no distributed tensors with torch ")
+    assert re.search("Error: (planted|.*argument)", line)

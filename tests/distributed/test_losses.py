@@ -28,6 +28,7 @@ NAMES = [
     *(f"{kind}, {setting}, {how}" for kind in KINDS for setting in SETTINGS for how in REDUCTIONS),
     "a target that is no class",
     "whole logits",
+    *(f"{kind}, refusals" for kind in KINDS),
 ]
 
 
@@ -49,6 +50,8 @@ def checks() -> Iterator[Check]:
                 yield f"{kind}, {setting}, {how}", check
     yield "a target that is no class", partial(check_bad_target, mesh)
     yield "whole logits", partial(check_whole, mesh)
+    for kind in KINDS:
+        yield f"{kind}, refusals", partial(check_refusals, mesh, kind)
 
 
 def check_loss(mesh: Any, kind: str, options: tuple, how: str) -> None:
@@ -104,8 +107,74 @@ def check_bad_target(mesh: Any) -> None:
     logits = distribute(Make()(3, CLASSES), mesh, [Replicate(), Shard(1)])
     with pytest.raises(RuntimeError, match=f"from 0 to {CLASSES - 1} or ignore_index, got 43"):
         fusewheel.distributed.cross_entropy(logits, torch.tensor([0, CLASSES, 1]))
-    with pytest.raises(ValueError, match=r"target must have shape \[3\], got \[2\]"):
-        fusewheel.distributed.cross_entropy(logits, torch.tensor([0, 1]))
+    x, weight = (distribute(Make()(n, 8), mesh, layout) for n, layout in spread_inputs())
+    with pytest.raises(RuntimeError, match=r"^linear_cross_entropy: target must be a class from 0"):
+        fusewheel.distributed.linear_cross_entropy(x, weight, torch.tensor([0, CLASSES, 1]))
+
+
+def spread_inputs() -> tuple[tuple[int, Any], ...]:
+    """The first size and the layout of `x` and of a weight whose classes are spread."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    return (3, [Replicate(), Replicate()]), (CLASSES, [Replicate(), Shard(0)])
+
+
+def check_refusals(mesh: Any, kind: str) -> None:
+    """What the operator refuses on one device is refused here, in the same words."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    def spread(argument: Any, name: str) -> Any:
+        if name not in ("logits", "x", "weight", "bias") or not isinstance(argument, Tensor):
+            return argument
+        cut = argument.dim() - 1 if name == "logits" else 0
+        layout = [Replicate(), Replicate() if name == "x" else Shard(cut)]
+        if kind == "cross_entropy" and name == "weight":
+            return argument
+        return distribute(argument, mesh, layout)
+
+    make = Make()
+    good: dict[str, Any] = {"target": torch.tensor([0, 5, 1])}
+    if kind == "cross_entropy":
+        good |= {"logits": make(3, CLASSES)}
+    else:
+        good |= {"x": make(3, 8), "weight": make(CLASSES, 8), "bias": make(CLASSES)}
+    factors = "weight" if kind == "cross_entropy" else "class_weight"
+    wrong: list[dict[str, Any]] = [
+        {"target": torch.tensor([0, 1])},
+        {"target": torch.tensor([[0], [1], [2]])},
+        {"target": good["target"].int()},
+        {factors: make(CLASSES + 1)},
+        {factors: torch.ones(CLASSES, dtype=torch.int64)},
+        {"label_smoothing": 1.5},
+        {"softcap": -1.0},
+        {"reduction": "x"},
+    ]
+    if kind == "cross_entropy":
+        wrong += [{"logits": torch.ones(3, CLASSES, dtype=torch.int64)}]
+    else:
+        wrong += [
+            {"weight": make(CLASSES, 9)},
+            {"weight": make(CLASSES)},
+            {"bias": make(CLASSES + 1)},
+            {"x": torch.ones(3, 8, dtype=torch.int64)},
+        ]
+    for change in wrong:
+        given = good | change
+        want = refusal(getattr(fusewheel, kind), given)
+        assert str(want).startswith(f"{kind}: "), want
+        distributed = {name: spread(argument, name) for name, argument in given.items()}
+        got = refusal(getattr(fusewheel.distributed, kind), distributed)
+        assert type(got) is type(want), (change, got, want)
+        assert str(got) == str(want), change
+    with pytest.raises(RuntimeError, match=f"^{kind}: {factors} must not require a gradient"):
+        refused = {name: spread(argument, name) for name, argument in good.items()}
+        getattr(fusewheel.distributed, kind)(**refused, **{factors: make(CLASSES).requires_grad_()})
+
+
+def refusal(function: Any, given: dict[str, Any]) -> Exception:
+    with pytest.raises((RuntimeError, TypeError, ValueError)) as caught:
+        function(**given)
+    return caught.value
 
 
 def check_whole(mesh: Any) -> None:

@@ -9,8 +9,10 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from fusewheel.distributed._placements import (
-    check_target,
+    as_on_one_device,
+    check_no_gradient,
     distributed,
+    matrix,
     on_rows,
     reduced,
     row_placements,
@@ -18,6 +20,7 @@ from fusewheel.distributed._placements import (
     vocabulary_dimension,
 )
 from fusewheel.distributed._vocabulary import Rows, VocabularyLoss, logits_gradient, rows_of
+from fusewheel.ops.loss._checks import check_cross_entropy, check_rows_of_logits, check_target
 from fusewheel.ops.loss.cross_entropy import check_reduction
 from fusewheel.ops.loss.cross_entropy import cross_entropy as gathered
 
@@ -61,28 +64,40 @@ def cross_entropy(
         like the rows of `logits`.
 
     Raises:
-        ValueError: `reduction` is not one of the three, or a shape does not fit.
+        ValueError: `reduction` is not one of the three.
         RuntimeError: as for `fusewheel.cross_entropy`; also if `weight` requires a gradient.
     """
     check_reduction("cross_entropy", reduction)
-    check_target("cross_entropy", target, logits)
+    _check(logits, target, weight, label_smoothing, softcap)
     at = vocabulary_dimension(logits, logits.dim() - 1)
     options = ignore_index, label_smoothing, z_loss, softcap
     if at is None:
         mesh = logits.device_mesh
         loss = gathered(
-            logits.flatten(0, -2),
+            matrix(logits),
             distributed(target, mesh).flatten(),
             None if weight is None else distributed(weight, mesh),
             *(ignore_index, reduction, label_smoothing, z_loss, softcap),
         )
         return loss.view(target.shape) if reduction == "none" else loss
+    check_no_gradient("cross_entropy", "weight", weight)
     rows = row_placements(logits)
     classes = on_rows(target, logits.device_mesh, rows)
-    spread = spread_loss(logits, logits.shape[-1], at, weight, options)
+    spread = spread_loss("cross_entropy", logits, logits.shape[-1], at, weight, options)
     local = logits.to_local(grad_placements=logits.placements)
-    values = _CrossEntropy.apply(local.flatten(0, -2), classes.flatten(), spread)
+    values = _CrossEntropy.apply(matrix(local), classes.flatten(), spread)
     return reduced(values, classes, target.shape, logits, rows, spread, reduction)
+
+
+def _check(
+    logits: Tensor, target: Tensor, weight: Tensor | None, label_smoothing: float, softcap: float
+) -> None:
+    """Raises the errors of `fusewheel.cross_entropy`."""
+    op = "cross_entropy"
+    check_target(op, target, list(logits.shape[:-1]), "the rows of logits")
+    rows, classes, factors = as_on_one_device(logits, target, weight)
+    check_rows_of_logits(matrix(rows), classes.flatten(), factors)
+    check_cross_entropy(op, label_smoothing, softcap)
 
 
 class _CrossEntropy(torch.autograd.Function):

@@ -9,8 +9,10 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
 from fusewheel.distributed._placements import (
-    check_target,
+    as_on_one_device,
+    check_no_gradient,
     distributed,
+    matrix,
     on_rows,
     reduced,
     row_placements,
@@ -18,7 +20,9 @@ from fusewheel.distributed._placements import (
     vocabulary_dimension,
 )
 from fusewheel.distributed._vocabulary import VocabularyLoss, logits_gradient, rows_of
+from fusewheel.ops._checks import check_weight_dtype
 from fusewheel.ops._rows import wide
+from fusewheel.ops.loss._checks import check_linear_cross_entropy, check_target
 from fusewheel.ops.loss.cross_entropy import check_reduction
 from fusewheel.ops.loss.linear_cross_entropy import linear_cross_entropy as gathered
 
@@ -68,14 +72,14 @@ def linear_cross_entropy(
         the rows of `x`.
 
     Raises:
-        ValueError: `reduction` is not one of the three, or a shape does not fit.
+        ValueError: `reduction` is not one of the three.
         RuntimeError: as for `fusewheel.linear_cross_entropy`; also if `class_weight` requires a
             gradient.
     """
     check_reduction("linear_cross_entropy", reduction)
-    check_target("linear_cross_entropy", target, x)
-    at = vocabulary_dimension(weight, 0)
     options = ignore_index, label_smoothing, z_loss, softcap
+    _check(x, weight, target, bias, class_weight, options)
+    at = vocabulary_dimension(weight, 0)
     mesh = x.device_mesh
     if at is None:
         return gathered(
@@ -90,24 +94,48 @@ def linear_cross_entropy(
             z_loss,
             softcap,
         )
+    check_no_gradient("linear_cross_entropy", "class_weight", class_weight)
     rows = row_placements(x)
     rows[at] = Replicate()
     classes = on_rows(target, mesh, rows)
-    spread = spread_loss(weight, weight.shape[0], at, class_weight, options)
+    spread = spread_loss("linear_cross_entropy", weight, weight.shape[0], at, class_weight, options)
     # A device's part of a gradient: of x the part of its classes, of the weight that of its rows.
     of_x: list[Placement] = [Partial() if i == at else p for i, p in enumerate(rows)]
     of_weight: list[Placement] = [
         Shard(0) if i == at else Partial() if p.is_shard() else p for i, p in enumerate(rows)
     ]
     held: list[Placement] = [Shard(0) if i == at else Replicate() for i in range(mesh.ndim)]
-    local = x.redistribute(placements=rows).to_local(grad_placements=of_x).flatten(0, -2)
+    local = x.redistribute(placements=rows).to_local(grad_placements=of_x)
     own, own_bias = (
         None if t is None else t.redistribute(placements=held).to_local(grad_placements=of_weight)
         for t in (weight, bias)
     )
     summed = reduction != "none"
-    values = _LinearCrossEntropy.apply(local, own, own_bias, classes.flatten(), spread, summed)
+    values = _LinearCrossEntropy.apply(
+        matrix(local), own, own_bias, classes.flatten(), spread, summed
+    )
     return reduced(values, classes, target.shape, x, rows, spread, reduction)
+
+
+def _check(
+    x: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    bias: Tensor | None,
+    class_weight: Tensor | None,
+    options: tuple[int, float, float, float],
+) -> None:
+    """Raises the errors of `fusewheel.linear_cross_entropy`."""
+    op = "linear_cross_entropy"
+    check_target(op, target, list(x.shape[:-1]), "all but the last dimension of x")
+    found = as_on_one_device(x, weight, target, bias, class_weight)
+    rows, projection, classes, offset, factors = found
+    check_linear_cross_entropy(
+        op, matrix(rows), projection, classes.flatten(), offset, factors, *options
+    )
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is not None:
+            check_weight_dtype(op, (name, tensor), ("x", x))
 
 
 class _LinearCrossEntropy(torch.autograd.Function):

@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate
 
+from fusewheel.dispatch.promise import fail
 from fusewheel.distributed._vocabulary import VocabularyLoss, divisor
 from fusewheel.ops._rows import wide
 
 
-def check_target(op: str, target: Tensor, x: Tensor) -> None:
-    """Raises ValueError unless there is one target for each row of `x`."""
-    if target.shape != x.shape[:-1]:
-        raise ValueError(
-            f"{op}: target must have shape {list(x.shape[:-1])}, got {list(target.shape)}"
-        )
+def as_on_one_device(x: Tensor, *others: Tensor | None) -> tuple[Any, ...]:
+    """Tensors without memory, by which a loss on one device would check its arguments.
+
+    Dtypes of weights may differ from that of `x` here, as they may for `fusewheel.linear`.
+    """
+
+    def like(tensor: Tensor | None) -> Tensor | None:
+        if tensor is None:
+            return None
+        dtype = x.dtype if tensor.is_floating_point() else tensor.dtype
+        return torch.empty(tensor.shape, dtype=dtype, device="meta")
+
+    return tuple(map(like, (x, *others)))
+
+
+def check_no_gradient(op: str, name: str, weight: Tensor | None) -> None:
+    """Raises an error if the factors of the classes require a gradient."""
+    if weight is not None and weight.requires_grad:
+        fail(op, f"{name} must not require a gradient where the classes are distributed")
+
+
+def matrix(tensor: Tensor) -> Tensor:
+    """A tensor with one dimension for all rows."""
+    return tensor.flatten(0, -2) if tensor.dim() > 1 else tensor.unsqueeze(0)
 
 
 def vocabulary_dimension(tensor: DTensor, classes: int) -> int | None:
@@ -48,20 +69,19 @@ def on_rows(target: Tensor, mesh: DeviceMesh, rows: list[Placement]) -> Tensor:
 
 
 def spread_loss(
+    op: str,
     tensor: DTensor,
     classes: int,
     at: int,
     weight: Tensor | None,
     options: tuple[int, float, float, float],
 ) -> VocabularyLoss:
-    """The loss on one device; dimension `at` of the mesh cuts the classes."""
+    """The loss of operator `op` on one device; dimension `at` of the mesh cuts the classes."""
     mesh = tensor.device_mesh
     if weight is not None:
-        if weight.requires_grad:
-            raise RuntimeError("cross_entropy: the weights of distributed classes get no gradient")
         weight = wide(weight.full_tensor() if isinstance(weight, DTensor) else weight)
     start = mesh.get_local_rank(at) * -(-classes // mesh.size(at))
-    return VocabularyLoss(mesh.get_group(at), start, classes, weight, *options)
+    return VocabularyLoss(op, mesh.get_group(at), start, classes, weight, *options)
 
 
 def reduced(

@@ -23,12 +23,14 @@ class VocabularyLoss:
     """The options of `fusewheel.cross_entropy`, and the classes of this process.
 
     Attributes:
+        op: the name of the function that errors are about.
         group: the processes that have the classes, in the order of the classes.
         start: the first class of this process.
         classes: the number of classes of all processes.
         weight: the factor of each class, in the dtype of computation; None for ones.
     """
 
+    op: str
     group: dist.ProcessGroup
     start: int
     classes: int
@@ -152,7 +154,7 @@ def _check_classes(target: Tensor, kept: Tensor, loss: VocabularyLoss) -> None:
         bad = target[kept & ((target < 0) | (target >= loss.classes))]
         if bad.numel() > 0:
             raise RuntimeError(
-                f"cross_entropy: target must be a class from 0 to {loss.classes - 1} or "
+                f"{loss.op}: target must be a class from 0 to {loss.classes - 1} or "
                 f"ignore_index, got {int(bad[0])}"
             )
 

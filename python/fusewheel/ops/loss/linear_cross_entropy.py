@@ -74,8 +74,7 @@ def linear_cross_entropy(
         for float64).
 
     Raises:
-        ValueError: `reduction` is not one of the three, or the shape of `target` is not that of `x`
-            without its last dimension.
+        ValueError: `reduction` is not one of the three.
         RuntimeError: a dtype, shape or device is not as above, `label_smoothing` or `softcap` is
             out of range, or, on a CPU, a target is not a class. On CUDA the loss of such a row is
             NaN, and so are the gradients that it contributes to.

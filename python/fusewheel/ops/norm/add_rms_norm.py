@@ -53,7 +53,8 @@ def add_rms_norm(
         RuntimeError: a dtype is not one of the four, dtypes or devices differ, `residual` or
             `weight` has another shape, `x` has no dimension, or a tensor is sparse.
     """
-    y, total, _ = torch.ops.fusewheel.add_rms_norm(x, residual, weight, eps, cast_number(cast))
+    number = cast_number("add_rms_norm", cast)
+    y, total, _ = torch.ops.fusewheel.add_rms_norm(x, residual, weight, eps, number)
     return y, total
 
 

@@ -49,19 +49,19 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6, cast: str = "llama") 
         RuntimeError: a dtype is not one of the four, dtypes or devices differ, `weight` has another
             shape, `x` has no dimension, or a tensor is sparse.
     """
-    y: Tensor = torch.ops.fusewheel.rms_norm(x, weight, eps, cast_number(cast))[0]
+    y: Tensor = torch.ops.fusewheel.rms_norm(x, weight, eps, cast_number("rms_norm", cast))[0]
     return y
 
 
-def cast_number(cast: str) -> int:
-    """The number by which the operator's schema knows a `cast`."""
+def cast_number(op: str, cast: str) -> int:
+    """The number by which the schema of `op` knows a `cast`."""
     if cast == "llama":
         return 0
     if cast == "gemma":
         return 1
     if cast == "torch":
         return 2
-    raise ValueError(f"rms_norm: cast must be 'llama', 'gemma' or 'torch', got '{cast}'")
+    raise ValueError(f"{op}: cast must be 'llama', 'gemma' or 'torch', got '{cast}'")
 
 
 def reference(x: Tensor, weight: Tensor, eps: float, cast: int) -> tuple[Tensor, Tensor]:
