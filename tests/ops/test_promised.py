@@ -10,8 +10,11 @@ from fusewheel.dispatch.operator import Make, Operator
 from fusewheel.dispatch.promise import promise
 from fusewheel.dispatch.register import _fallback
 from fusewheel.dispatch.vmap import Batch, one_call
+from fusewheel.ops import operators
 from oracle import tensors_of
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 
 def watched(operator: Operator) -> tuple[Operator, list[str]]:
@@ -36,6 +39,32 @@ def test_the_reference_of_a_device_without_kernels_has_the_strides_of_the_fake(o
         assert [r.stride() for r in got] == [r.stride() for r in promised]
         for a, b in zip(got, want, strict=True):
             assert torch.equal(a.isnan(), b.isnan()) and torch.equal(a.nan_to_num(), b.nan_to_num())
+
+
+class NoMemory(TorchDispatchMode):
+    """Fails if an operator returns a tensor that has memory."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        made = [t.device.type for t in tree_leaves(result) if isinstance(t, Tensor)]
+        assert set(made) <= {"meta"}, f"{func} made a tensor on {made}"
+        return result
+
+
+def test_a_promise_takes_no_memory(operator: Operator):
+    for arguments in operator.samples(Make(seed=64)):
+        with NoMemory():
+            promise(operator)(*arguments)
+
+
+def test_a_promise_of_something_huge_is_free():
+    """An expanded argument of an exabyte, of which the result would have to be made."""
+    x = torch.ones(1, 1).expand(2**28, 2**30)
+    overload = torch.ops.fusewheel.silu_mul.default
+    operator = next(o for o in operators() if o.overload is overload)
+    assert promise(operator)(x, x).shape == x.shape
+    batch = Batch(2, (x.expand(2, *x.shape), x), (0, None))
+    assert one_call(operator, batch).places == (0,)
 
 
 def test_vmap_asks_for_shapes_without_memory(operator: Operator):

@@ -32,7 +32,7 @@ def test_the_filter_and_layers_without_input():
     net.unused = nn.Linear(3, 3)
     found = calibrate(net, lambda m: nn.Sequential(*list(m)[:4])(torch.ones(1, 8)))
     assert set(found) == {"0", "2"}
-    found = calibrate(net, lambda m: m[2](input=torch.ones(1, 6)), lambda name, _: name == "2")
+    found = calibrate(net, lambda m: m[2](input=torch.ones(1, 6)), lambda _, name: name == "2")
     assert set(found) == {"2"}
     assert calibrate(net, lambda m: m[0](torch.ones(0, 8))) == {}
 

@@ -78,7 +78,7 @@ def test_the_report():
     state = model.state_dict()
     # The tied weight is in there twice.
     bytes_before = sum(t.nbytes for n, t in state.items() if n != "head.weight")
-    report = fusewheel.quantize_(model, filter=lambda name, module: name != "blocks.1.up")
+    report = fusewheel.quantize_(model, filter_fn=lambda module, name: name != "blocks.1.up")
     assert report.bytes_before == bytes_before
     assert report.bytes_after == sum(t.nbytes for t in model.state_dict().values())
     assert report.skipped == (Skip("blocks.1.up", "the filter says no"),)

@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
         return 130
 
 
-def run(settings: Settings, json_path: Path | None, chart_path: Path) -> int:
+def run(settings: Settings, json_path: Path | None, chart_path: Path | None) -> int:
     """Run with these settings, print and write the results; returns the exit code."""
     progress = Progress(sys.stdout)
     with tempfile.TemporaryDirectory(prefix="fusewheel-demo-") as name:
@@ -54,14 +54,15 @@ def run(settings: Settings, json_path: Path | None, chart_path: Path) -> int:
     return publish(found, json_path, chart_path)
 
 
-def publish(found: report.Report, json_path: Path | None, chart_path: Path) -> int:
+def publish(found: report.Report, json_path: Path | None, chart_path: Path | None) -> int:
     """Print the report and write the files; returns the exit code."""
     parts = (report.heading, report.table, report.formats_table, report.notes, report.verdict)
     for text in filter(None, (part(found) for part in parts)):
         print(f"\n{text}")
     print()
-    if chart.draw(found, chart_path):
-        print(f"Chart written to {chart_path}")
+    if chart_path is not None:
+        drawn = chart.draw(found, chart_path)
+        print(f"Chart written to {chart_path}" if drawn else "No chart: nothing to compare")
     if json_path is not None:
         json_path.write_text(json.dumps(found.to_json(), indent=2) + "\n")
         print(f"Figures written to {json_path}")
@@ -91,13 +92,7 @@ def _parser() -> argparse.ArgumentParser:
         "of the model, shorter text, fewer repeats, training only if time is left",
     )
     parser.add_argument("--json", type=_output, metavar="FILE", help="write all figures to FILE")
-    parser.add_argument(
-        "--chart",
-        type=_output,
-        metavar="FILE",
-        default=Path("fusewheel-demo.png"),
-        help="write the chart to FILE (default: %(default)s)",
-    )
+    parser.add_argument("--chart", type=_output, metavar="FILE", help="draw the ratios, as a PNG")
     parser.add_argument(
         "--modes",
         type=_mode_list,

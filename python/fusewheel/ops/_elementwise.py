@@ -43,7 +43,12 @@ def broadcast_shape(op: str, *arguments: Argument) -> list[Any]:
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """Whether the elements are known to fill a block of memory without gaps or overlap."""
+    """Whether the elements are known to fill a block of memory without gaps or overlap.
+
+    For tensors with elements this is `aten::is_non_overlapping_and_dense`. PyTorch's own version
+    for symbols is not used: it finds gaps where a dimension of size 1 has an odd stride, and it
+    cannot tell what is possible from what is known, which `kept_strides` asks for.
+    """
     return _dense_order(tensor.shape, tensor.stride(), known) is not None
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from itertools import repeat
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fusewheel._core.progress import progress
+from fusewheel.quantization.choice import Filter, OldFilter, chosen
+
 
 def calibrate(
     model: torch.nn.Module,
     run: Callable[[torch.nn.Module], Any],
-    filter: Callable[[str, torch.nn.Module], bool] | None = None,
+    filter_fn: Filter | None = None,
+    *,
+    filter: OldFilter | None = None,
 ) -> dict[str, Tensor]:
     """The mean square of every in feature of every linear layer, while batches run.
 
@@ -21,15 +27,20 @@ def calibrate(
     Args:
         model: the model. It is not changed; call `model.eval()` before if that is needed.
         run: a function that is called once with `model`, without gradients, and runs the batches.
-            Its errors are passed on.
-        filter: `filter(name, module)` says whether to measure a layer; default None, which means
-            all layers.
+            Its errors are passed on. A compiled model runs eagerly in it.
+        filter_fn: `filter_fn(module, name)` says whether to measure a layer; default None, which
+            means all layers.
+        filter: deprecated, `filter(name, module)`; default None. Use `filter_fn`.
 
     Returns:
         For each layer, by its name, a float32 tensor `[K]` on the layer's device. Pass the result
         to `quantize_` as `calibration`, or one tensor to `quantize_int4` as `importance`. Layers
         without any input are left out.
+
+    Raises:
+        ValueError: both `filter_fn` and `filter` are given.
     """
+    wanted = chosen("calibrate", filter_fn, filter)
     sums: dict[str, Tensor] = {}
     counts: dict[str, int] = {}
 
@@ -48,12 +59,22 @@ def calibrate(
     hooks = [
         module.register_forward_pre_hook(watch(name), with_kwargs=True)
         for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear) and (filter is None or filter(name, module))
+        if isinstance(module, torch.nn.Linear) and wanted(module, name)
     ]
+    # The number of batches is not known.
+    batches = _endless()
+    hooks.append(model.register_forward_pre_hook(lambda *_: next(batches)))
     try:
-        with torch.no_grad():
+        # A compiled model would be compiled once more, for the hooks.
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
             run(model)
     finally:
         for hook in hooks:
             hook.remove()
+        batches.close()
     return {name: (sums[name] / counts[name]).float() for name in sums if counts[name]}
+
+
+def _endless() -> Generator[None, None, None]:
+    """Counts on a terminal how often it is asked."""
+    yield from progress(repeat(None), describe="calibrate")

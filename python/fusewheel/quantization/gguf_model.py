@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fusewheel._core.progress import progress
 from fusewheel.quantization.blocks import from_gguf
 from fusewheel.quantization.formats import Int8Weight, dequantize_int4, dequantize_int8
 from fusewheel.quantization.modules import LinearInt4, LinearInt8
@@ -56,7 +57,7 @@ def repack_gguf(model: nn.Module, path: str | os.PathLike[str], dynamic: bool = 
     """
     file = _File(path)
     found = Repacked()
-    for name, linear in list(_linear_layers(model)):
+    for name, linear in progress(list(_linear_layers(model)), describe="use blocks of the file"):
         try:
             kind, layer = file.layer(name, linear, _is_tied(model, linear), dynamic)
         except ValueError as reason:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
+from fusewheel._core.progress import progress
 from fusewheel._torch.modules import HOOKS
+from fusewheel.quantization.choice import Filter, OldFilter, chosen
 from fusewheel.quantization.formats import check_group_size
 from fusewheel.quantization.modules import LinearInt4, LinearInt8
 from fusewheel.quantization.report import QuantizationReport, Skip, Swap
@@ -20,9 +22,11 @@ def quantize_(
     model: nn.Module,
     kind: str = "int4",
     group_size: int | None = 32,
-    filter: Callable[[str, nn.Module], bool] | None = None,
+    filter_fn: Filter | None = None,
     calibration: Mapping[str, Tensor] | None = None,
     dynamic: bool = False,
+    *,
+    filter: OldFilter | None = None,
 ) -> QuantizationReport:
     """Replaces the linear layers of a model by layers with quantised weights, in place.
 
@@ -40,11 +44,12 @@ def quantize_(
         kind: `"int4"` (default) for `LinearInt4`, or `"int8"` for `LinearInt8`.
         group_size: in features that share a scale: 32 (default), 64 or 128; for `"int8"` any
             multiple of 32, or None for one scale for each out feature.
-        filter: `filter(name, module)` says whether to quantise a layer; default None, which means
-            all layers.
+        filter_fn: `filter_fn(module, name)` says whether to quantise a layer; default None, which
+            means all layers.
         calibration: the result of `calibrate`, for `"int4"` only; default None. Layers that are not
             in it are rounded to nearest.
         dynamic: whether the layers round their activations to int8 too; default False.
+        filter: deprecated, `filter(name, module)`; default None. Use `filter_fn`.
 
     Returns:
         What was replaced, what was not and why, and the bytes of the model before and after.
@@ -54,6 +59,7 @@ def quantize_(
             NaN or infinity; the layers before that one are replaced already then.
     """
     size = _check_arguments(kind, group_size, calibration)
+    wanted = chosen("quantize_", filter_fn, filter)
     if isinstance(model, nn.Linear):
         raise ValueError("quantize_: model must contain linear layers, got one; use from_linear")
     known = calibration or {}
@@ -64,11 +70,11 @@ def quantize_(
     swapped, skipped = [], []
     # Names and not layers, because a list of layers would keep all weights until the end.
     names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    for name in names:
+    for name in progress(names, describe="quantize layers"):
         linear = model.get_submodule(name)
         assert isinstance(linear, nn.Linear)
         reason = _obstacle(model, name, linear, kind, size)
-        if reason is None and filter is not None and not filter(name, linear):
+        if reason is None and not wanted(linear, name):
             reason = "the filter says no"
         if reason is not None:
             skipped.append(Skip(name, reason))

@@ -147,9 +147,9 @@ class LinearInt8(_QuantizedLinear):
         layer.train(linear.training)
         return layer
 
-    def forward(self, x: Tensor) -> Tensor:
-        """`[..., K]` to `[..., N]`, in x's dtype."""
-        return linear_int8(x, self.qweight, self.scales, self.bias, self.dynamic)
+    def forward(self, input: Tensor) -> Tensor:
+        """`[..., K]` to `[..., N]`, in the dtype of `input`."""
+        return linear_int8(input, self.qweight, self.scales, self.bias, self.dynamic)
 
 
 class LinearInt4(_QuantizedLinear):
@@ -234,8 +234,8 @@ class LinearInt4(_QuantizedLinear):
         layer.train(linear.training)
         return layer
 
-    def forward(self, x: Tensor) -> Tensor:
-        """`[..., K]` to `[..., N]`, in x's dtype."""
+    def forward(self, input: Tensor) -> Tensor:
+        """`[..., K]` to `[..., N]`, in the dtype of `input`."""
         return linear_int4(
-            x, self.qweight, self.scales, self.zeros, self.group_size, self.bias, self.dynamic
+            input, self.qweight, self.scales, self.zeros, self.group_size, self.bias, self.dynamic
         )
