@@ -73,6 +73,10 @@ def load_backends() -> tuple[Backend, ...]:
     for name, plugin in plugins:
         _check_version(name, plugin)  # all of them, before the first one defines the operators
     backends = tuple(_load(name, plugin) for name, plugin in plugins)
+    # After all of them: a backend of another project may be loaded before the one with the schemas.
+    for backend in backends:
+        if backend.loaded:
+            _check_signatures(backend.name, ctypes.CDLL(str(backend.library)))
     if not any(backend.loaded for backend in backends):
         skipped = "".join(f"\n  {b.name}: {b.reason}" for b in backends)
         raise errors.NoBackendError(
@@ -146,9 +150,7 @@ def _load_library(name: str, plugin: Plugin) -> None:
             f"the library of the backend '{name}' does not load: {error.__cause__ or error} "
             f"(built for torch >= {plugin.facts['torch']}; found torch {torch.__version__})"
         ) from error
-    handle = ctypes.CDLL(str(plugin.library))
-    _check_schemas(name, handle)
-    _check_signatures(name, handle)
+    _check_schemas(name, ctypes.CDLL(str(plugin.library)))
 
 
 def _check_torch(version: str) -> None:
