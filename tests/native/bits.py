@@ -1,0 +1,34 @@
+"""Prints digests of what operators compute: sums in another order have other bits."""
+
+from __future__ import annotations
+
+import hashlib
+
+import fusewheel
+import torch
+from torch import Tensor
+
+DTYPES = {"FLOAT32": torch.float32, "BFLOAT16": torch.bfloat16, "FLOAT16": torch.float16}
+
+
+def show(name: str, *tensors: Tensor) -> None:
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+    print(f"{name}={digest.hexdigest()}")
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(64, 1000), torch.randn(64, 1000)
+    show("ISA", fusewheel.rms_norm(x, weight[0]))
+    show("ROWS_IN_TURN", fusewheel.linear(x[:1], weight))
+    target = torch.randint(0, 300, (40,))
+    for name, dtype in DTYPES.items():
+        leaves = [torch.randn(n, 500).to(dtype).requires_grad_() for n in (40, 300)]
+        loss = fusewheel.linear_cross_entropy(*leaves, target)
+        show(f"OWN_{name}", *torch.autograd.grad(loss, leaves))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""A choice reaches the kernels: another way has other bits, because it sums in another order.
+
+VNNI is not seen that way: its sums are of integers, and exact.
+"""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from pathlib import Path
+
+from .choices import LEVEL, made, without
+
+LEVELS = ("baseline", "v3", "v4")
+OWN = ("OWN_FLOAT32", "OWN_BFLOAT16", "OWN_FLOAT16")
+SWITCHES = (*OWN, "ROWS_IN_TURN")
+
+
+@functools.cache
+def there() -> list[str]:
+    """The levels that this processor can execute."""
+    best = made(without())[LEVEL]
+    return [level for level in LEVELS if level <= best]  # "baseline" < "v3" < "v4"
+
+
+@functools.cache
+def bits(level: str, switch: str) -> dict[str, str]:
+    """Digests of results at a level, with all switches on or off."""
+    environment = {f"FUSEWHEEL_CPU_{name}": switch for name in SWITCHES} | {LEVEL: level}
+    command = (sys.executable, str(Path(__file__).with_name("bits.py")))
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, env=without() | environment
+    )
+    return dict(line.split("=") for line in done.stdout.splitlines())
+
+
+def test_each_level_has_bits_of_its_own():
+    found = {level: bits(level, "0")["ISA"] for level in there()}
+    assert len(set(found.values())) == len(there()), found
+
+
+def test_each_switch_changes_the_bits():
+    for level in there():
+        off, on = bits(level, "0"), bits(level, "1")
+        # At v4 a row is summed in the same order beside others as alone.
+        expected = {*OWN} if level == "v4" else {*SWITCHES}
+        assert {name for name in off if off[name] != on[name]} == expected, level
