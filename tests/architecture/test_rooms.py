@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import operator
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -130,6 +132,15 @@ def test_no_module_imports_itself_by_way_of_others():
             break
         edges = {name: below for name, below in edges.items() if name not in free}
     assert not edges, f"these import each other in a circle: {sorted(edges)}"
+
+
+def test_a_module_is_found_under_its_name():
+    """No function takes the place of the module that it is in: `package.module.function` works."""
+    import torch.distributed.tensor  # noqa: F401
+
+    for name in sorted(set(MODULES) - {"__init__", "__main__"}):
+        module = importlib.import_module(f"fusewheel.{name}")
+        assert operator.attrgetter(name)(fusewheel) is module, f"fusewheel.{name} is something else"
 
 
 def test_docs_show_the_same_table():

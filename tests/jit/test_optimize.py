@@ -36,8 +36,8 @@ def test_values_at_any_size(how, dtype, fused_in):
 @HOW
 def test_the_fused_part_runs_and_covers_other_sizes(how):
     """The fused part is broken on purpose: where it runs shows in the values."""
+    from fusewheel.jit.entry import lowered
     from fusewheel.jit.guarded import guarded
-    from fusewheel.jit.optimize import lowered
 
     model, example = decoder(), inputs()
     found = lowered(as_torchscript(model, how, example), example)

@@ -73,7 +73,7 @@ def test_symbols_pass_through():
 
 
 def test_shapes_pass_through_a_whole_module():
-    from fusewheel.jit.optimize import lowered
+    from fusewheel.jit.entry import lowered
 
     from .nets import decoder, inputs
 

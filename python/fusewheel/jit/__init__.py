@@ -6,7 +6,7 @@ Importing this package compiles nothing.
 
 from __future__ import annotations
 
-from fusewheel.jit.optimize import explain, optimize
+from fusewheel.jit.entry import explain, optimize
 from fusewheel.jit.shapes import register_shape_functions
 from fusewheel.jit.static import StaticModel
 from fusewheel.jit.support import TorchScriptError

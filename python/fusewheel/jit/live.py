@@ -15,13 +15,13 @@ from typing import Any
 import torch
 
 from fusewheel._torch import jit
+from fusewheel.jit.entry import examples_of
 from fusewheel.jit.graph.nodes import nodes_in
 from fusewheel.jit.graph.passes import TorchScript, held, simplify
 from fusewheel.jit.guarded import definition
 from fusewheel.jit.inference import InferenceModule, can_run_below
 from fusewheel.jit.inputs import Assumptions, UnsupportedInput
 from fusewheel.jit.lower import NotLowered, lower
-from fusewheel.jit.optimize import examples_of
 
 _NUMBERS = (bool, int, float)
 

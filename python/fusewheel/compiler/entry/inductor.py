@@ -1,4 +1,7 @@
-"""The rewriter as a pass of Inductor; importing this module loads Inductor."""
+"""The rewriter as a pass of Inductor, which `fusewheel.inductor` switches on and off.
+
+The two are apart because importing this module loads Inductor.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 
 from fusewheel.compiler.ir.pattern import Context
 from fusewheel.compiler.run.codegen import generate
-from fusewheel.compiler.run.fold import fold
+from fusewheel.compiler.run.folding import fold
 from fusewheel.compiler.run.mask_dtypes import convert_masks
 from fusewheel.compiler.run.simplify import drop_dead, share, skip_copies
 
