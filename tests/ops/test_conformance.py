@@ -32,6 +32,7 @@ DEAR = [
 FORWARD = [operator for operator in ops.operators() if operator.function is not None]
 BACKWARD = [operator for operator in ops.operators() if operator.function is None]
 PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 WRITTEN = read(PAGE.read_text())
 
 
@@ -88,6 +89,14 @@ def test_a_column_that_ceases_to_work_is_told_from_the_page(
     monkeypatch.setitem(globals(), "origin", lambda: WRITTEN.origins["vmap"])
     with pytest.raises(AssertionError, match="--columns 'vmap'"):
         as_on_the_page(FORWARD[0], column, Outcome(column.name, column.theme, status, "so"))
+
+
+def test_the_page_was_written_with_the_torch_of_the_project():
+    """With another torch nothing is compared with the page."""
+    pinned = re.search(r'^torch = "torch==(.+)"$', PROJECT.read_text(), re.MULTILINE)
+    assert pinned is not None
+    others = [c.name for c in COLUMNS if pinned[1] not in WRITTEN.origins[c.name]]
+    assert set(others) <= set(APART)
 
 
 def test_the_sample_has_every_dear_column_and_every_operator():
