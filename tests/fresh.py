@@ -8,15 +8,20 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.compiler.config
-from fusewheel.compiler.cost import measured
+from fusewheel.compiler.cost import rates, rules
+
+loss = rules.loss
 
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every test starts with empty caches, and a pattern that raises fails it."""
     monkeypatch.setenv("FUSEWHEEL_COMPILER_STRICT", "1")
-    # Tensors of tests are tiny. What does not pay there has tests of its own, test_costs.py.
-    monkeypatch.setattr(measured, "RATIOS", {})
+    # Tensors of tests are tiny. Tests of what does not pay there put `loss` back.
+    monkeypatch.setattr(rules, "loss", lambda node, inner, pattern: None)
+    # What is chosen is the same on every machine.
+    for name, value in zip(rates.VARIABLES, rates.SHARED, strict=True):
+        monkeypatch.setenv(name, str(value))
     torch._dynamo.reset()
     torch.manual_seed(0)
     # Entries on disk may stem from operators that have been changed since.

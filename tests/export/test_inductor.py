@@ -14,7 +14,8 @@ import tiny_decoder
 import torch
 import torch._inductor.config as config
 import torch.nn.functional as F
-from fusewheel.compiler.cost import measured
+from fresh import loss
+from fusewheel.compiler.cost import rules
 from fusewheel.compiler.entry import inductor as inductor_pass
 from fusewheel.compiler.entry.inductor import Rewrite
 from fusewheel.compiler.match.registry import known_patterns
@@ -128,9 +129,7 @@ def test_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     with fusewheel.compiler.disable("rope"):
         assert Rewrite(None).uuid() != plain
-    inductor_pass._identity.cache_clear()
-    monkeypatch.undo()
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "OTHER")
+    monkeypatch.setenv("FUSEWHEEL_COMPILER_MAKER", "another")
     assert Rewrite(None).uuid() != plain
     inductor_pass._identity.cache_clear()
 
@@ -190,7 +189,7 @@ def test_bodies_are_rewritten_only_where_they_run_as_written() -> None:
 
 def test_cost_rules_are_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gelu that is slower than Inductor's is left to it."""
-    monkeypatch.setattr(measured, "RATIOS", {("gelu", "float32", False): ((24, 2.0, 0.7),)})
+    monkeypatch.setattr(rules, "loss", loss)
     gm = captured(F.gelu, torch.randn(3, 8))
     with fusewheel.inductor.enabled():
         _recursive_pre_grad_passes(gm, ())

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Set
+from typing import NamedTuple
 
 import torch
 from torch.fx import GraphModule, Node
 
 from fusewheel._torch.overloads import HigherOrderOperator, OpOverload, OpOverloadPacket
-from fusewheel.compiler.cost.measured import CALLED, COPIED, MULTIPLIED
+from fusewheel.compiler.cost.rates import Rates, rates
 from fusewheel.compiler.cost.traffic import bytes_of, known, tensors_in, traffic
 from fusewheel.compiler.ir.canonical import view
 from fusewheel.compiler.ir.metadata import Size, shape_of, tensor_of, value_of
@@ -34,8 +35,20 @@ _COMPOSED = frozenset((
     "cross_entropy", "nll_loss", "mse_loss", "dropout", "cumsum", "glu", "float", "to",
 ))
 # fmt: on
+_CALLS = ("call_function", "call_method")
 _OPERATORS = OpOverload, OpOverloadPacket
 _TAGS = {tag for name in ("pointwise", "reduction") if (tag := getattr(torch.Tag, name, None))}
+
+
+class _Work(NamedTuple):
+    """What a node does: bytes that it moves, and operations of a product; one call."""
+
+    moved: float
+    flops: float = 0.0
+
+    def seconds(self, machine: Rates) -> float:
+        working = max(self.moved / machine.bytes_per_second, self.flops / machine.flops_per_second)
+        return machine.seconds_per_call + working
 
 
 def gain(gm: GraphModule) -> float:
@@ -47,37 +60,39 @@ def gain(gm: GraphModule) -> float:
     Returns:
         a number from 0 to 1; 1 if a size is not known.
     """
-    total = saved = 0.0
+    works: list[_Work] = []
+    saved: list[_Work] = []
     for body in gm.modules():
         nodes = body.graph.nodes if isinstance(body, GraphModule) else ()
         fusable = {node for node in nodes if _is_fusable(node)}
         for node in nodes:
-            seconds = _seconds(node)
-            if seconds is None:
+            if node.op not in _CALLS:
+                continue
+            if traffic([node]) is None:
                 return 1.0
-            total += seconds
+            if not _runs(node):
+                continue
+            work = _work(node)
+            works.append(work)
             if _name(node) in _CONVOLUTIONS:
-                saved += seconds
-            elif node in fusable:
-                saved += _passed_on(node, fusable)
-    return min(saved / total, 1.0) if total else 0.0
+                saved.append(work)
+            elif node in fusable and (passed := _passed_on(node, fusable)) is not None:
+                saved.append(passed)
+    if not saved:
+        return 0.0  # however fast the machine is
+    machine = rates()
+    total, less = (sum(work.seconds(machine) for work in found) for found in (works, saved))
+    return min(less / total, 1.0)
 
 
-def _seconds(node: Node) -> float | None:
-    """The seconds that a node takes if it runs alone; None if a size is not known."""
-    if node.op not in ("call_function", "call_method"):
-        return 0.0
-    moved = traffic([node])
-    if moved is None:
-        return None
-    if not _runs(node):
-        return 0.0
-    name = _name(node)
+def _work(node: Node) -> _Work:
+    """What a node does if it runs alone."""
+    name, moved = _name(node), traffic([node]) or 0
     if name in _PICKING:
         tensors = [t for n in (node, *node.all_input_nodes) if (t := tensor_of(n)) is not None]
         sizes = [bytes_of(t) or 0 for t in tensors if t.is_floating_point()]
         moved = 2 * min(sizes, default=0)
-    return CALLED + max(moved / COPIED, _flops(node, name) / MULTIPLIED)
+    return _Work(moved, _flops(node, name))
 
 
 def _flops(node: Node, name: str) -> float:
@@ -92,15 +107,15 @@ def _flops(node: Node, name: str) -> float:
     return 0.0
 
 
-def _passed_on(node: Node, fusable: Set[Node]) -> float:
-    """The seconds that fusing a node with the users of its result would save."""
+def _passed_on(node: Node, fusable: Set[Node]) -> _Work | None:
+    """What fusing a node with the users of its result would save; None if it would nothing."""
     users = list(_users(node))
     fused = sum(user in fusable for user in users)
     if not fused:
-        return 0.0
+        return None
     size = sum(bytes_of(tensor) or 0 for tensor in tensors_in(value_of(node)))
     # None of these users would read the result; if they are all users, it is not written either.
-    return CALLED + (fused + (fused == len(users))) * size / COPIED
+    return _Work((fused + (fused == len(users))) * size)
 
 
 def _users(node: Node) -> Iterator[Node]:
@@ -114,7 +129,7 @@ def _users(node: Node) -> Iterator[Node]:
 
 def _runs(node: Node) -> bool:
     """Whether a node does more than make a view."""
-    if node.op not in ("call_function", "call_method"):
+    if node.op not in _CALLS:
         return False
     writes = _name(node).endswith("_") or node.kwargs.get("inplace")
     return bool(writes or traffic([node]))

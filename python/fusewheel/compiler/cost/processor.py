@@ -1,4 +1,9 @@
-"""What cost rules ask about the processor and about PyTorch's libraries for it."""
+"""What cost rules ask about the processor and about PyTorch's libraries for it.
+
+Environment variables can answer instead, so that every rule can be tried on every machine:
+``FUSEWHEEL_COMPILER_AVX512`` and ``FUSEWHEEL_COMPILER_MKL`` (0 or 1), and
+``FUSEWHEEL_COMPILER_MAKER``. They are read at every question.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +13,39 @@ from pathlib import Path
 
 import torch
 
+from fusewheel.compiler.cost import overrides
 
-def facts() -> tuple[str, str, bool]:
-    """All facts of this module: vector instructions, maker, whether there is MKL."""
-    return torch.backends.cpu.get_cpu_capability(), maker(), has_mkl()
+
+def facts() -> tuple[bool, str, bool]:
+    """All facts of this module: whether there is AVX-512, the maker, whether there is MKL.
+
+    Raises:
+        ValueError: if a variable has a value that it cannot have.
+    """
+    return has_avx512(), maker(), has_mkl()
 
 
 def has_avx512() -> bool:
     """Whether PyTorch uses AVX-512, or better than the lowest level on other architectures."""
+    asked = overrides.flag("FUSEWHEEL_COMPILER_AVX512")
+    if asked is not None:
+        return asked
     return torch.backends.cpu.get_cpu_capability() not in ("DEFAULT", "NO AVX", "AVX2")
 
 
 def has_mkl() -> bool:
     """Whether PyTorch multiplies float32 matrices with MKL."""
-    return torch.backends.mkl.is_available()
+    asked = overrides.flag("FUSEWHEEL_COMPILER_MKL")
+    return torch.backends.mkl.is_available() if asked is None else asked
+
+
+def maker() -> str:
+    """The maker that the processor names (``"GenuineIntel"``); empty if not known."""
+    return overrides.text("FUSEWHEEL_COMPILER_MAKER") or _maker()
 
 
 @functools.cache
-def maker() -> str:
-    """The maker that the processor names (``"GenuineIntel"``); empty if not known."""
+def _maker() -> str:
     # Windows: "AMD64 Family 25 Model 17 Stepping 1, AuthenticAMD".
     return of_cpuinfo("vendor_id") or platform.processor().rpartition(", ")[2]
 

@@ -15,11 +15,12 @@ from fusewheel._torch import inductor
 from fusewheel._torch.autograd import below_autograd, in_forward_mode
 from fusewheel._torch.dynamo import backend_named, counters
 from fusewheel._torch.fx import copy_source
+from fusewheel.compiler.cost import rules
 from fusewheel.compiler.cost.codegen_gain import WORTHWHILE, gain
-from fusewheel.compiler.cost.rules import loss
 from fusewheel.compiler.ir.metadata import tensor_of
 from fusewheel.compiler.ir.recording import records_gradients
 from fusewheel.compiler.match.recompile import remember_backend
+from fusewheel.compiler.match.registry import known_patterns
 from fusewheel.compiler.match.report import Recorder
 from fusewheel.compiler.match.rewrite import bodies, rewrite
 
@@ -110,7 +111,8 @@ def rewrite_and_choose(gm: GraphModule, recorder: Recorder) -> str:
     noted = copy.deepcopy(recorder)
     rewrite(gm, recorder=recorder)
     inner = _chosen(gm)
-    if any(loss(node, inner) for body in graphs for node in body.graph.nodes):
+    nodes = [node for body in graphs for node in body.graph.nodes]
+    if any(rules.loss(n, inner, pattern) for pattern in known_patterns() for n in nodes):
         for body, graph in graphs.items():
             body.graph = graph
         vars(recorder).update(vars(noted))

@@ -65,7 +65,9 @@ class Rewrite(_Pass):
         parts: list[object] = [
             earlier.uuid() if isinstance(earlier, _Pass) else None for earlier in self._passes()
         ]
-        parts.append(_identity(known_patterns(), disabled()) if self.is_on() else "off")
+        parts.append(
+            _identity(known_patterns(), disabled(), processor.facts()) if self.is_on() else "off"
+        )
         return None if None in parts else tuple(parts)
 
     def _passes(self) -> tuple[Any, ...]:
@@ -76,7 +78,9 @@ class Rewrite(_Pass):
 
 
 @cache
-def _identity(patterns: tuple[Pattern, ...], off: frozenset[str]) -> str | None:
+def _identity(
+    patterns: tuple[Pattern, ...], off: frozenset[str], facts: tuple[object, ...]
+) -> str | None:
     """A hash of the rewriter, the patterns, the loaded kernels, and what cost rules ask about."""
     files = set(Path(__file__).parents[1].rglob("*.py"))
     for pattern in patterns:
@@ -89,5 +93,5 @@ def _identity(patterns: tuple[Pattern, ...], off: frozenset[str]) -> str | None:
         found.update(file.read_bytes())
     names = [pattern.name for pattern in patterns]
     kernels = [(b.name, b.loaded, sorted(b.facts.items())) for b in backends()]
-    found.update(repr((names, sorted(off), kernels, processor.facts())).encode())
+    found.update(repr((names, sorted(off), kernels, facts)).encode())
     return found.hexdigest()

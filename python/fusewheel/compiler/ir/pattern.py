@@ -217,6 +217,31 @@ class Match:
 
 
 @dataclass(frozen=True)
+class PaysAbove:
+    """The sizes up to which an operator is slower than what would run in its place.
+
+    A size is the number of elements of the largest argument, on a CPU. The operator pays above it.
+    0, the default of all four, means that it always pays.
+
+    Attributes:
+        inductor: compared with Inductor's code, without a gradient.
+        inductor_training: compared with Inductor's code, forward and backward.
+        none: compared with PyTorch's operators (``inner="none"``), without a gradient.
+        none_training: compared with PyTorch's operators, forward and backward.
+    """
+
+    inductor: int = 0
+    inductor_training: int = 0
+    none: int = 0
+    none_training: int = 0
+
+    def limit(self, inner: str, training: bool) -> int:
+        """The size for ``"inductor"`` or ``"none"``, with or without a gradient."""
+        size: int = getattr(self, f"{inner}_training" if training else inner)
+        return size
+
+
+@dataclass(frozen=True)
 class Pattern:
     """One rewrite.
 
@@ -229,6 +254,7 @@ class Pattern:
             default 0.
         cost: returns the reason why a correct match would not be faster, or None if it would;
             default None, which means that it always is.
+        pays_above: the sizes up to which the operator is slower; default none.
     """
 
     name: str
@@ -237,6 +263,7 @@ class Pattern:
     match: Callable[[Context, Node], Match | None]
     order: int = 0
     cost: Callable[[Match], str | None] | None = None
+    pays_above: PaysAbove = PaysAbove()
 
     def overload(self) -> OpOverload:
         """The operator in `torch.ops`.

@@ -12,7 +12,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from fusewheel._torch.fx import is_erased
-from fusewheel.compiler.cost.rules import loss
+from fusewheel.compiler.cost import processor, rules
 from fusewheel.compiler.cost.traffic import traffic
 from fusewheel.compiler.ir.canonical import is_op, view
 from fusewheel.compiler.ir.effects import Modes
@@ -60,14 +60,17 @@ def rewrite(
     Args:
         module: a graph from Dynamo or export whose nodes carry ``example_value`` or ``val``.
         patterns: the patterns to look for; default None, which means all.
-        recorder: notes what happens, in addition to what it noted before; default None, which means
-            a new one.
-        inner: what runs the rewritten graph. For ``"inductor"`` and ``"none"`` there are
-            measurements of what does not pay, see `fusewheel.compiler.cost.rules`. Default None.
+        recorder: notes what happens; default None, which means a new one.
+        inner: what runs the rewritten graph. With ``"inductor"`` and ``"none"`` the sizes count up
+            to which an operator is slower, see `PaysAbove`. Default None.
 
     Returns:
         what was replaced and refused, including what `recorder` noted before.
+
+    Raises:
+        ValueError: if an environment variable of `fusewheel.compiler.cost` has a wrong value.
     """
+    processor.facts()
     recorder = Recorder() if recorder is None else recorder
     chosen = known_patterns() if patterns is None else tuple(patterns)
     off = disabled()
@@ -181,11 +184,8 @@ class _Pass:
                 # Losing a rewrite is better than losing the user's model.
                 if os.environ.get("FUSEWHEEL_COMPILER_STRICT"):
                     raise
-                _log.warning(
-                    "pattern %s failed and is skipped for this graph",
-                    self._pattern.name,
-                    exc_info=True,
-                )
+                text = "pattern %s failed and is skipped for this graph"
+                _log.warning(text, self._pattern.name, exc_info=True)
                 break
         return changed
 
@@ -225,7 +225,7 @@ class _Pass:
             built = zip(match.roots, match.build(builder), strict=True)
             results = [_detached(builder, root, result) for root, result in built]
             for node in builder.nodes:
-                reason = loss(node, self._inner)
+                reason = rules.loss(node, self._inner, self._pattern)
                 require(reason is None, str(reason))
             moved = traffic(builder.nodes)
             values = self._values(match.roots, results)

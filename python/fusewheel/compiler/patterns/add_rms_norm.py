@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.fx import Node
 
-from fusewheel.compiler.ir.pattern import Builder, Context, Match, Pattern, Refuse
+from fusewheel.compiler.ir.pattern import Builder, Context, Match, Pattern, PaysAbove, Refuse
 from fusewheel.compiler.patterns import rms_norm
 from fusewheel.compiler.read.residual import addends
 
@@ -39,4 +39,5 @@ PATTERN = Pattern(
     anchors=rms_norm.PATTERN.anchors,
     match=_match,
     order=rms_norm.PATTERN.order - 2,
+    pays_above=PaysAbove(inductor=4608, inductor_training=4608),
 )

@@ -14,6 +14,7 @@ from fusewheel.compiler.ir.pattern import (
     Context,
     Match,
     Pattern,
+    PaysAbove,
     Refuse,
     require,
     users_of,
@@ -129,4 +130,5 @@ PATTERN = Pattern(
     match=_match,
     order=2,
     cost=_cost,
+    pays_above=PaysAbove(inductor=4608, inductor_training=4608),
 )

@@ -6,7 +6,7 @@ from torch.fx import Node
 
 from fusewheel.compiler.ir.canonical import view
 from fusewheel.compiler.ir.metadata import shape_of
-from fusewheel.compiler.ir.pattern import Context, Match, Pattern, Refuse, users_of
+from fusewheel.compiler.ir.pattern import Context, Match, Pattern, PaysAbove, Refuse, users_of
 from fusewheel.compiler.patterns import gelu
 from fusewheel.compiler.read.gating import Gated, gated
 
@@ -44,4 +44,5 @@ PATTERN = Pattern(
     anchors=gelu.PATTERN.anchors,
     match=_match,
     order=gelu.PATTERN.order - 1,
+    pays_above=PaysAbove(inductor=4608, inductor_training=4608),
 )

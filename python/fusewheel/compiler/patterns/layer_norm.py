@@ -22,6 +22,7 @@ from fusewheel.compiler.ir.pattern import (
     Context,
     Match,
     Pattern,
+    PaysAbove,
     Refuse,
     require,
     users_of,
@@ -230,4 +231,5 @@ PATTERN = Pattern(
     anchors=frozenset({"rsqrt", "pow", "sqrt", "layer_norm"}),
     match=_match,
     order=-1,
+    pays_above=PaysAbove(inductor=4608, inductor_training=4608),
 )

@@ -79,8 +79,7 @@ def _cost(match: Match) -> str | None:
         return _cost_in_float32(x)
     # With AVX-512, PyTorch's product in these dtypes is as fast as in float32, with AMX faster.
     if processor.has_avx512():
-        capability = torch.backends.cpu.get_cpu_capability()
-        return f"PyTorch's own {tensor.dtype} product is fast on this CPU ({capability})"
+        return f"PyTorch's own {tensor.dtype} product is fast on this CPU"
     return None
 
 

@@ -23,6 +23,7 @@ from fusewheel.compiler.ir.pattern import (
     Context,
     Match,
     Pattern,
+    PaysAbove,
     Refuse,
     require,
     sole_user,
@@ -251,4 +252,5 @@ PATTERN = Pattern(
     operator="fusewheel::rms_norm",
     anchors=frozenset({"rsqrt", "pow", "sqrt", "rms_norm"}),
     match=_match,
+    pays_above=PaysAbove(inductor=4608, inductor_training=4608),
 )

@@ -14,6 +14,7 @@ from fusewheel.compiler.ir.pattern import (
     Context,
     Match,
     Pattern,
+    PaysAbove,
     Refuse,
     require,
     sole_user,
@@ -220,4 +221,5 @@ PATTERN = Pattern(
     operator="fusewheel::rope",
     anchors=frozenset({"cat", "stack"}),
     match=_match,
+    pays_above=PaysAbove(inductor_training=576),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch.fx import Node
 
 from fusewheel.compiler.ir.canonical import is_op, operands, split_operands, view
-from fusewheel.compiler.ir.pattern import Context, Match, Pattern, require
+from fusewheel.compiler.ir.pattern import Context, Match, Pattern, PaysAbove, require
 from fusewheel.compiler.read.gating import Gated, gated
 
 
@@ -46,4 +46,5 @@ PATTERN = Pattern(
     operator="fusewheel::silu_mul",
     anchors=frozenset({"silu", "mul"}),
     match=_match,
+    pays_above=PaysAbove(inductor=4608, inductor_training=4608, none_training=4608),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.fx import Node
 
-from fusewheel.compiler.ir.pattern import Context, Match, Pattern, Refuse
+from fusewheel.compiler.ir.pattern import Context, Match, Pattern, PaysAbove, Refuse
 from fusewheel.compiler.patterns import silu_mul
 
 
@@ -22,4 +22,5 @@ PATTERN = Pattern(
     anchors=silu_mul.PATTERN.anchors,
     match=_match,
     order=silu_mul.PATTERN.order - 1,
+    pays_above=PaysAbove(inductor=9216, inductor_training=9216),
 )
