@@ -38,7 +38,7 @@ from benchmarks.goals import (
 )
 from benchmarks.results import Cell
 from benchmarks.tables import Column, Panels, Table, met, wrapped
-from fusewheel.demo.child import Child
+from fusewheel._core.process import Child
 from fusewheel.demo.measure import environment
 from fusewheel.demo.settings import Settings
 
@@ -164,11 +164,8 @@ def _bundle(folder: Path) -> str:
         _say("converting the weights")
         settings = Settings()
         factory = functools.partial(Preparer, str(folder), None, False)
-        child = Child(factory, folder, environment(settings, folder, "prepare", "fp32"))
-        try:
+        with Child(factory, environment=environment(settings, folder, "prepare", "fp32")) as child:
             child.call("prepare")
-        finally:
-            child.close()
     return str(folder)
 
 
@@ -176,7 +173,7 @@ def _starter(level: str | None) -> Start:
     def start(spec: Spec, folder: Path) -> Remote:
         settings = Settings(threads=spec.threads, isa=level)
         name = spec.mode.replace(" ", "-")
-        return Child(spec.open, folder, environment(settings, folder, name, spec.dtype))
+        return Child(spec.open, environment=environment(settings, folder, name, spec.dtype))
 
     return start
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from benchmarks.compile_worker import EAGER
-from fusewheel.demo.child import ChildError
+from fusewheel._core.process import ChildError
 
 LONG_S = 20.0
 

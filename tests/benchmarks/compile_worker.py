@@ -11,7 +11,7 @@ from typing import Any
 import fusewheel
 import torch
 from benchmarks.eager_operators import calling_operators
-from fusewheel.demo import memory
+from fusewheel._core import memory
 from fusewheel.demo.models.weights import BUNDLE_FILE
 
 EAGER, INDUCTOR, FUSEWHEEL, OVER_INDUCTOR = "eager", "inductor", "fusewheel", "over inductor"
@@ -148,7 +148,7 @@ class Worker:
         """Seconds of one run, and the resident memory it reaches; 0 where that is not told."""
         steady = memory.reset_peak()
         seconds = self.run(case)
-        return seconds, (memory.peak_bytes() if steady else None) or 0
+        return seconds, memory.peak_bytes() if steady else 0
 
     @torch.no_grad()
     def _prefill(self) -> Any:

@@ -15,7 +15,7 @@ from benchmarks.goals import EAGER, MEMORY, PRODUCTS, judged, projection_goals
 from benchmarks.results import Cell
 from benchmarks.tables import Column, Panels, Table, met, missed, wrapped
 from benchmarks.timing import measure
-from fusewheel.demo.memory import peak_bytes, reset_peak
+from fusewheel._core.memory import peak_bytes, reset_peak
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -102,9 +102,9 @@ def _peak(step: Callable[[], Any]) -> int:
     step()
     if not reset_peak():
         return 0
-    before = peak_bytes() or 0
+    before = peak_bytes()
     step()
-    return (peak_bytes() or 0) - before
+    return peak_bytes() - before
 
 
 def panels(measured: Sequence[Cell]) -> Panels:

@@ -30,7 +30,7 @@ from benchmarks.goals import EAGER as GOAL_EAGER
 from benchmarks.goals import INDUCTOR as GOAL_INDUCTOR
 from benchmarks.goals import PEAK, model_goals
 from benchmarks.tables import line
-from fusewheel.demo.child import ChildError
+from fusewheel._core.process import ChildError
 from torch._dynamo.utils import counters
 
 TINY = {

@@ -46,7 +46,8 @@ def test_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert "not multiplied" in refusal.reason and refusal.pattern == "silu_mul"
     assert replacement.code == "h = F.silu(self.lin(x)) * x"
     assert refusal.code == "h = self.norm(F.silu(h) + scale)"
-    assert capsys.readouterr().out == f"{report}\n"
+    assert not capsys.readouterr().out
+    assert str(report).startswith("fusewheel: 1 replacements in 1 graph")
 
 
 def test_json() -> None:

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 import torch
 from demo.examples import example, example_report
-from fusewheel.demo.child import Child
+from fusewheel._core.process import Child
 from fusewheel.demo.measure import environment
 from fusewheel.demo.settings import Settings
 from fusewheel.demo.show import report as render
@@ -21,11 +21,8 @@ def test_torch_obeys_in_the_worker_process(tmp_path):
     if torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
         pytest.skip("this CPU has less")
     run = functools.partial(subprocess.getoutput, f"{__import__('sys').executable} -c '{PROGRAM}'")
-    child = Child(run, tmp_path, environment(SETTINGS, tmp_path, "eager", "fp32"))
-    try:
+    with Child(run, environment=environment(SETTINGS, tmp_path, "eager", "fp32")) as child:
         assert "AVX2" in child.call("strip").split()
-    finally:
-        child.close()
 
 
 def test_without_the_option_the_libraries_choose(tmp_path):

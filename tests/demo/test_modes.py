@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from demo.examples import open_without_generated_code
-from fusewheel.demo.child import Child
+from fusewheel._core.process import Child
 from fusewheel.demo.measure import environment, measure
 from fusewheel.demo.models.session import SessionSpec
 from fusewheel.demo.progress import Progress
@@ -37,11 +37,9 @@ def first_runs(
     def run(mode: str) -> dict[str, Any]:
         spec = SessionSpec(str(folder), mode, "fp32", tiny_settings.new_tokens, 1)
         factory = functools.partial(open_without_generated_code, spec)
-        child = Child(factory, folder, environment(tiny_settings, folder, mode, "fp32"))
-        try:
+        env = environment(tiny_settings, folder, mode, "fp32")
+        with Child(factory, environment=env) as child:
             return {phase: child.call("first", phase) for phase in PHASES}
-        finally:
-            child.close()
 
     return run
 

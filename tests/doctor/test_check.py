@@ -24,18 +24,10 @@ def defect(name: str):
 
 
 def test_a_healthy_operator():
-    seen = []
-    report = doctor.check(
-        torch.ops.aten.neg.default,
-        plain_samples,
-        columns=FEW,
-        progress=lambda done, total, name: seen.append((done, total, name)),
-    )
+    report = doctor.check(torch.ops.aten.neg.default, plain_samples, columns=FEW)
     assert report.healthy
     assert [o.column for o in report.outcomes] == list(FEW)
     assert {o.status for o in report.outcomes} == {Status.WORKS}
-    assert seen[0] == (0, 5, "eager")
-    assert seen[-1] == (5, 5, "")
 
 
 def test_a_crash_and_a_hang_are_findings_and_no_end():
@@ -94,10 +86,9 @@ def test_the_progress_bar(
         plain_samples,
         columns=["eager", "empty"],
         isolate=False,
-        progress=doctor.bar,
     )
     shown = capsys.readouterr().err
-    assert ("1/2 empty" in shown and shown.endswith("\n")) if terminal else not shown
+    assert ("empty:" in shown and "/2 " in shown) if terminal else not shown
 
 
 @pytest.mark.parametrize(

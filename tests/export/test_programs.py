@@ -233,7 +233,7 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
     code = stock.graph_module.code
     for program in (stock, fusewheel.export(stock), fusewheel.export(net, (x,))):
         report = fusewheel.explain(program)
-        assert capsys.readouterr().out == f"{report}\n"
+        assert not capsys.readouterr().out
         assert report.counts() == {"rms_norm": 1} and report.graphs == 1
         assert report.replacements[0].source.startswith(__file__)
         assert "not multiplied" in report.refusals[0].reason

@@ -1,1 +1,1 @@
-"""Loading of the kernel libraries, and the version; imports nothing else of fusewheel."""
+"""What every room may use: kernel libraries, processes, memory, progress, reports."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -47,33 +48,31 @@ def _described(bar: Any, describe: Callable[[Item], str]) -> Iterator[Item]:
 class LiveLine:
     """A line at the bottom of a terminal whose text changes; nothing on any other stream.
 
+    Lines that stay are printed with `print`, which removes the live line.
+
     Args:
         stream: where to write it.
-
-    Warns:
-        UserWarning: tqdm is not installed, so no line is shown.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._bar = _bar(stream, bar_format="{desc}", dynamic_ncols=True)
+        self._bar: Any = None
 
     def show(self, text: str) -> None:
         """Show this text from now on, cut to the width of the terminal."""
+        if self._bar is None:
+            self._bar = _bar(self._stream, bar_format="{desc}")
         if self._bar is not None:
-            self._bar.set_description_str(text)
+            # A line that wraps could not be removed.
+            room = shutil.get_terminal_size().columns - 1
+            self._bar.set_description_str(text[:room])
 
     def print(self, text: str) -> None:
-        """Print a line that stays, above the live line."""
-        if self._bar is None:
-            print(text, file=self._stream, flush=True)
-        else:
-            self._bar.write(text, file=self._stream)
-
-    def close(self) -> None:
-        """Remove the line."""
+        """Print a line that stays."""
         if self._bar is not None:
             self._bar.close()
+            self._bar = None
+        print(text, file=self._stream, flush=True)
 
 
 def _bar(stream: TextIO | None, **options: Any) -> Any:

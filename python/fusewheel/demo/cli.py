@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from fusewheel.demo.child import ChildError
+from fusewheel._core.process import ChildError
 from fusewheel.demo.isa import LEVELS
 from fusewheel.demo.models.weights import MissingDependencyError, check_dependencies
 from fusewheel.demo.progress import Progress
@@ -56,15 +55,12 @@ def run(settings: Settings, json_path: Path | None, chart_path: Path | None) -> 
 
 def publish(found: report.Report, json_path: Path | None, chart_path: Path | None) -> int:
     """Print the report and write the files; returns the exit code."""
-    parts = (report.heading, report.table, report.formats_table, report.notes, report.verdict)
-    for text in filter(None, (part(found) for part in parts)):
-        print(f"\n{text}")
-    print()
+    print(f"\n{found}\n")
     if chart_path is not None:
         drawn = chart.draw(found, chart_path)
         print(f"Chart written to {chart_path}" if drawn else "No chart: nothing to compare")
     if json_path is not None:
-        json_path.write_text(json.dumps(found.to_json(), indent=2) + "\n")
+        json_path.write_text(found.to_json() + "\n")
         print(f"Figures written to {json_path}")
     for failure in found.failures:
         print(f"error: {failure}", file=sys.stderr)

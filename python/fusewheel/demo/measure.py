@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fusewheel._core.process import Child, ChildError
 from fusewheel.demo import isa
-from fusewheel.demo.child import Child, ChildError
 from fusewheel.demo.llama_cpp import LlamaSpec, why_not
 from fusewheel.demo.models.session import SessionSpec
 from fusewheel.demo.progress import Progress
@@ -65,7 +65,7 @@ class _Worker:
         self.result = ModeResult(dtype, mode)
         self.name = f"{dtype} {mode}"
         self.phases = {"generation": GENERATION, "training": _training_phases(dtype)}
-        self._child = Child(spec.open, folder, environment(settings, folder, mode, dtype))
+        self._child = Child(spec.open, environment=environment(settings, folder, mode, dtype))
 
     @property
     def alive(self) -> bool:
@@ -196,9 +196,8 @@ def _memory(worker: _Worker, part: str, long_s: float, progress: Progress) -> No
             step.note = f"FAILED, {worker.result.error}"
             return
         worker.result.peak_is_steady &= answer["steady"]
-        if answer["peak_bytes"] is not None:
-            worker.result.peak_bytes[part] = answer["peak_bytes"]
-            step.note = f"{answer['peak_bytes'] / 2**20:.0f} MiB"
+        worker.result.peak_bytes[part] = answer["peak_bytes"]
+        step.note = f"{answer['peak_bytes'] / 2**20:.0f} MiB"
         for phase, seconds in answer["long"].items():
             worker.result.phases[phase].seconds.append(seconds)
             worker.result.phases[phase].once = True

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
+
+from fusewheel._core.progress import LiveLine
 
 
 class Step:
@@ -33,10 +34,8 @@ class Progress:
     """Prints steps with the time since the start in front."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._is_terminal = stream.isatty()
+        self._line = LiveLine(stream)
         self._start = time.monotonic()
-        self._live_width = 0
 
     @property
     def elapsed_s(self) -> float:
@@ -57,21 +56,11 @@ class Progress:
 
     def live(self, text: str) -> None:
         """Rewrite the live line; shows nothing if the output is not a terminal."""
-        if self._is_terminal:
-            # A line that wraps could not be rewritten.
-            room = shutil.get_terminal_size().columns - 1
-            self._write(f"\r{self._stamped(text)[:room].ljust(self._live_width)}")
-            self._live_width = min(room, len(self._stamped(text)))
+        self._line.show(self._stamped(text))
 
     def line(self, text: str) -> None:
         """Print a line that stays."""
-        start = "\r" if self._is_terminal else ""
-        self._write(f"{start}{self._stamped(text).ljust(self._live_width)}\n")
-        self._live_width = 0
+        self._line.print(self._stamped(text))
 
     def _stamped(self, text: str) -> str:
         return f"[{self.elapsed_s:6.1f} s] {text}"
-
-    def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()

@@ -6,7 +6,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from fusewheel.demo.child import Child
+from fusewheel._core.process import Child
 from fusewheel.demo.llama_cpp import why_not
 from fusewheel.demo.measure import environment, measure
 from fusewheel.demo.models import formats
@@ -21,12 +21,9 @@ from fusewheel.demo.show.results import Labels, ModeResult, rows
 def prepare(settings: Settings, folder: Path, progress: Progress) -> dict[str, Any]:
     """Convert the weights into `folder`, in a process of its own."""
     factory = functools.partial(Preparer, str(folder), settings.layers, not settings.quick)
-    child = Child(factory, folder, environment(settings, folder, "prepare", "fp32"))
-    try:
-        with progress.step("convert the weights") as step:
-            model: dict[str, Any] = child.call("prepare", waiting=step.tick)
-    finally:
-        child.close()
+    env = environment(settings, folder, "prepare", "fp32")
+    with Child(factory, environment=env) as child, progress.step("convert the weights") as step:
+        model: dict[str, Any] = child.call("prepare", waiting=step.tick)
     return model
 
 

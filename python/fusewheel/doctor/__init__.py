@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from fusewheel.doctor.column import Column
 from fusewheel.doctor.columns import COLUMNS
-from fusewheel.doctor.examination import bar, cases_of, check, columns_named, subject_of
+from fusewheel.doctor.examination import cases_of, check, columns_named, subject_of
 from fusewheel.doctor.outcome import Outcome, Status
 from fusewheel.doctor.report import Report
 from fusewheel.doctor.testing import tests_of
@@ -20,7 +20,6 @@ __all__ = [
     "Outcome",
     "Report",
     "Status",
-    "bar",
     "cases_of",
     "check",
     "columns_named",

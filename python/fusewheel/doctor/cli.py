@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fusewheel.doctor.conformance import page
-from fusewheel.doctor.examination import bar, check
+from fusewheel.doctor.examination import check
 from fusewheel.doctor.naming import named, operator_named
 from fusewheel.doctor.outcome import Status
 from fusewheel.doctor.report import MARKS
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     if given.conformance is not None:
         before = given.conformance.read_text() if given.conformance.exists() else ""
         try:
-            text = page(bar, given.columns, before)
+            text = page(given.columns, before)
         except ValueError as error:
             parser.error(str(error))
         given.conformance.write_text(text)
@@ -54,12 +54,11 @@ def main(arguments: Sequence[str]) -> int:
             slow=given.slow,
             seconds=given.timeout,
             modules=modules,
-            progress=bar,
         )
     except (AttributeError, ImportError, TypeError, ValueError) as error:
         parser.error(str(error))
     print(report)
-    for path, text in ((given.json, report.json()), (given.markdown, report.markdown())):
+    for path, text in ((given.json, report.to_json()), (given.markdown, report.markdown())):
         if path is not None:
             path.write_text(text)
     return 0 if report.healthy else 1

@@ -6,12 +6,13 @@ import itertools
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from fusewheel import ops
+from fusewheel._core.progress import progress
 from fusewheel.dispatch.operator import Make, Operator
 from fusewheel.doctor.case import Case, Subject
 from fusewheel.doctor.column import Column
@@ -53,15 +54,12 @@ def cases(operator: Operator, dtype: torch.dtype = torch.float32, seed: int = 30
 
 
 def page(
-    progress: Callable[[int, int, str], None] | None = None,
     columns: Sequence[str] = (),
     before: str = "",
 ) -> str:
     """Runs columns over all operators, in this process, and returns the page.
 
     Args:
-        progress: called with the number of finished columns, the number of all columns, and the
-            name of the next one; default None.
         columns: the names of the columns to run; default (), which means all except `APART`.
         before: the old page, from which the other columns are taken; default "".
 
@@ -80,14 +78,10 @@ def page(
             written.outcomes[name, column.name] = missing
     # A thread pool does not survive the fork that a column makes.
     torch.set_num_threads(1)
-    for done, column in enumerate(chosen):
-        if progress is not None:
-            progress(done, len(chosen), column.name)
+    for column in progress(chosen, describe=lambda column: column.name):
         written.origins[column.name] = origin()
         for name, outcome in zip(names, outcomes(column), strict=True):
             written.outcomes[name, column.name] = outcome
-    if progress is not None:
-        progress(len(chosen), len(chosen), "")
     return render(written)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
 
+from fusewheel._core.progress import progress
 from fusewheel._torch.overloads import OpOverload, OpOverloadPacket
 from fusewheel.doctor.case import Case, Subject
 from fusewheel.doctor.column import Column
@@ -28,9 +28,8 @@ def check(
     seconds: float = 120.0,
     isolate: bool = True,
     modules: Sequence[str] = (),
-    progress: Callable[[int, int, str], None] | None = None,
 ) -> Report:
-    """Runs the doctor's columns over an operator.
+    """Runs the doctor's columns over an operator, with a progress bar if a terminal is there.
 
     Args:
         op: an overload (`torch.ops.my_package.my_op.default`), a packet with one overload, or any
@@ -45,8 +44,6 @@ def check(
         isolate: whether each column runs in a process of its own, forked from this one; default
             True. Without it, a crash of the operator ends this process.
         modules: the modules that a new process imports to have the operator; default ().
-        progress: called with the number of finished columns, the number of all columns, and the
-            name of the next one; default None.
 
     Returns:
         What works, fails, is refused, or does not apply, with the reasons.
@@ -67,13 +64,9 @@ def check(
         if not samples:
             raise ValueError("doctor: samples must hold at least one tuple of arguments, got none")
     outcomes = []
-    for done, column in enumerate(chosen):
-        if progress is not None:
-            progress(done, len(chosen), column.name)
+    for column in progress(chosen, describe=lambda column: column.name):
         run = isolated(column, cases, seconds) if isolate else examine(column, cases())
         outcomes.append(run)
-    if progress is not None:
-        progress(len(chosen), len(chosen), "")
     return Report(subject.name, tuple(outcomes))
 
 
@@ -121,11 +114,3 @@ def columns_named(names: Sequence[str] = (), slow: bool = False) -> tuple[Column
     if names:
         return tuple(known[name] for name in names)
     return tuple(column for column in COLUMNS if slow or not column.slow)
-
-
-def bar(done: int, total: int, name: str) -> None:
-    """A progress bar on standard error, if that is a terminal."""
-    if sys.stderr.isatty():
-        filled = 30 * done // total
-        line = f"\r[{'#' * filled}{'.' * (30 - filled)}] {done}/{total} {name:20}"
-        print(line, end="" if done < total else "\n", file=sys.stderr, flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -48,10 +48,6 @@ class Outcome:
     trap: str = ""
     remedy: str = ""
     arguments: str = ""
-
-    def as_dict(self) -> dict[str, str]:
-        """For JSON."""
-        return {**asdict(self), "status": self.status.value}
 
 
 def examine(column: Column, cases: Iterable[Case]) -> Outcome:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
 
+from fusewheel._core.process import run_program
 from fusewheel._torch.builtins import cxx11_abi
 from fusewheel.doctor.case import Tensors
 
@@ -29,6 +29,7 @@ def program() -> Path:
 
     Raises:
         NoCompilerError: neither `CXX` nor the path names one.
+        ChildError: the compiler failed, or took too long.
     """
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     if compiler is None:
@@ -40,7 +41,7 @@ def program() -> Path:
     flags = ("-std=c++20", f"-D_GLIBCXX_USE_CXX11_ABI={int(cxx11_abi)}")
     links = (f"-L{here / 'lib'}", f"-Wl,-rpath,{here / 'lib'}", "-ltorch_cpu", "-lc10", "-ldl")
     command = (compiler, *flags, f"-isystem{here / 'include'}", SOURCE, "-o", path, *links)
-    subprocess.run(command, check=True, timeout=SECONDS, capture_output=True, text=True)
+    run_program(command, SECONDS)
     return path
 
 
@@ -51,7 +52,7 @@ def run(models: Iterable[tuple[Path, Sequence[torch.Tensor]]]) -> list[Tensors]:
 
     Raises:
         NoCompilerError: there is no compiler.
-        RuntimeError: the program ended with an error; the message is what it printed.
+        ChildError: the program or the compiler failed, or took too long.
     """
     with tempfile.TemporaryDirectory() as folder:
         jobs, outputs = [], []
@@ -61,8 +62,5 @@ def run(models: Iterable[tuple[Path, Sequence[torch.Tensor]]]) -> list[Tensors]:
             jobs += [model, given, result]
             outputs.append(result)
         command = (program(), *sorted(torch.ops.loaded_libraries), "--", *jobs)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
-        if done.returncode:
-            words = done.stderr.strip() or f"it ended with exit status {done.returncode}"
-            raise RuntimeError(words)
+        run_program(command, SECONDS)
         return [torch.load(path) for path in outputs]

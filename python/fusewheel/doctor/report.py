@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from dataclasses import dataclass
+from typing import Any
 
+from fusewheel._core.report import BaseReport
 from fusewheel.doctor.outcome import Outcome, Status
 
 MARKS = {
@@ -17,7 +18,7 @@ MARKS = {
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(BaseReport):
     """What the doctor found.
 
     Attributes:
@@ -63,11 +64,9 @@ class Report:
                 lines += _paragraph(label, text)
         return "\n".join(lines)
 
-    def json(self) -> str:
-        """An object: the subject, whether it is healthy, and the outcomes."""
-        outcomes = [outcome.as_dict() for outcome in self.outcomes]
-        fields = {"subject": self.subject, "healthy": self.healthy, "outcomes": outcomes}
-        return json.dumps(fields, indent=2)
+    def to_dict(self) -> dict[str, Any]:
+        """The attributes `subject`, `outcomes` (a list of dictionaries) and `healthy`."""
+        return super().to_dict() | {"healthy": self.healthy}
 
     def markdown(self) -> str:
         """A table, one line for each column."""

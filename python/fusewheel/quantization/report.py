@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fusewheel._core.report import BaseReport
+
 
 @dataclass(frozen=True)
 class Swap:
@@ -36,7 +38,7 @@ class Skip:
 
 
 @dataclass(frozen=True)
-class QuantizationReport:
+class QuantizationReport(BaseReport):
     """The result of `quantize_`; printing it gives a summary.
 
     Attributes:

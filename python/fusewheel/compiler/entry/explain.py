@@ -19,7 +19,7 @@ _calls = itertools.count()
 
 
 def explain(model: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Report:
-    """Capture a model, run it once, and print what fusewheel replaces in it.
+    """Capture a model, run it once, and report what fusewheel replaces in it.
 
     The model runs once, in the current grad mode, training mode and autocast state. Its buffers and
     the random number generators are restored afterwards. Models that are compiled already stay
@@ -35,7 +35,7 @@ def explain(model: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Report:
         **kwargs: keyword arguments of the call.
 
     Returns:
-        the report, which is also printed.
+        the report; printing it gives a table.
 
     Raises:
         TypeError: if inputs are given for an ExportedProgram.
@@ -45,9 +45,7 @@ def explain(model: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Report:
     if exported is not None and isinstance(model, exported.ExportedProgram):
         if inputs or kwargs:
             raise TypeError("explain: an ExportedProgram takes no inputs, because it is not run")
-        report = explain_program(model)
-        print(report)
-        return report
+        return explain_program(model)
     model = getattr(model, "_orig_mod", model)
     recorder = Recorder()
     breaks: list[GraphBreak] = []
@@ -66,9 +64,7 @@ def explain(model: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Report:
     call.__code__ = call.__code__.replace(co_name=f"explain_{next(_calls)}")
     with _unchanged(model):
         torch.compile(call, backend=capture)(*inputs, **kwargs)
-    report = recorder.report(breaks)
-    print(report)
-    return report
+    return recorder.report(breaks)
 
 
 def _note_break(gm: GraphModule, breaks: list[GraphBreak]) -> None:

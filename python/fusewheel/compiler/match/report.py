@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from typing import Any
 
+from fusewheel._core.report import BaseReport
 from fusewheel.compiler.ir.source import Line
 
 
@@ -89,7 +90,7 @@ class GraphBreak:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(BaseReport):
     """The result of a rewrite; printing it gives a table.
 
     Attributes:
@@ -122,15 +123,14 @@ class Report:
         """The sum of the estimates of all replacements that have one, see `Replacement`."""
         return sum(r.bytes_saved or 0 for r in self.replacements)
 
-    def to_json(self) -> str:
-        """The whole report as JSON.
+    def to_dict(self) -> dict[str, Any]:
+        """The whole report in dictionaries and lists.
 
-        Its keys are ``graphs``, ``replaced`` and ``bytes_saved`` (totals) and ``replacements``,
+        The keys are ``graphs``, ``replaced`` and ``bytes_saved`` (totals) and ``replacements``,
         ``refusals``, ``attentions`` and ``graph_breaks``: lists of objects whose keys are the
         attributes of `Replacement`, `Refusal`, `AttentionCall` and `GraphBreak`.
         """
-        totals = {"replaced": self.count(), "bytes_saved": self.bytes_saved}
-        return json.dumps(asdict(self) | totals, indent=2)
+        return super().to_dict() | {"replaced": self.count(), "bytes_saved": self.bytes_saved}
 
     def __str__(self) -> str:
         rows: list[tuple[str, ...]] = [("", "pattern", "count", "saved", "source", "")]

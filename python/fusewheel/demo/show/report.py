@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
+from fusewheel._core.report import BaseReport, plain
 from fusewheel.demo.models import formats
 from fusewheel.demo.settings import INT4_INT8, LLAMA_CPP, Settings
 from fusewheel.demo.show.checks import Check
@@ -17,7 +18,7 @@ _WIDTH = 96
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(BaseReport):
     """All results of a run."""
 
     settings: Settings
@@ -41,31 +42,21 @@ class Report:
         unequal = [f"{check.dtype} {check.detail}" for check in self.checks if check.failed]
         return crashed + unequal
 
-    def to_json(self) -> dict[str, Any]:
-        """All figures, for programs."""
-        settings = self.settings
-        return {
+    def to_dict(self) -> dict[str, Any]:
+        """All figures: the attributes, `schema`, `failures`, and the `ratios` of each row."""
+        return super().to_dict() | {
             "schema": SCHEMA_VERSION,
-            "settings": asdict(settings),
-            "model": self.model,
-            "machine": self.machine,
-            "results": [asdict(result) for result in self.results],
-            "rows": [
-                asdict(row)
-                | {
-                    "ratios": {
-                        baseline: row.ratio(settings.subject, baseline)
-                        for baseline in settings.baselines
-                    }
-                }
-                for row in self.rows
-            ],
-            "formats": [asdict(line) for line in self.formats],
-            "checks": [asdict(check) for check in self.checks],
-            "text": self.text,
-            "left_out": list(self.left_out),
+            "rows": [plain(row) | {"ratios": self._ratios(row)} for row in self.rows],
             "failures": self.failures,
         }
+
+    def _ratios(self, row: Row) -> dict[str, float | None]:
+        baselines = self.settings.baselines
+        return {baseline: row.ratio(self.settings.subject, baseline) for baseline in baselines}
+
+    def __str__(self) -> str:
+        parts = (heading(self), table(self), formats_table(self), notes(self), verdict(self))
+        return "\n\n".join(filter(None, parts))
 
 
 def heading(report: Report) -> str:

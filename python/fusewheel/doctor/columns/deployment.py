@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fusewheel._core.process import ChildError
 from fusewheel._torch import inductor
 from fusewheel._torch.dispatcher import registrations
 from fusewheel.doctor import program, traps
@@ -112,8 +112,8 @@ def _run(models: Sequence[tuple[Path, Tensors]]) -> list[Tensors]:
         return program.run(models)
     except program.NoCompilerError as error:
         raise NotApplicable(str(error)) from error
-    except (RuntimeError, subprocess.SubprocessError) as error:
-        raise Finding(traps.CPP, str(error)[-600:]) from error
+    except ChildError as error:
+        raise Finding(traps.CPP, error.explanation) from error
 
 
 def _column(

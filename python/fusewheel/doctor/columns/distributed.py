@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import multiprocessing
-import os
-import signal
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fusewheel._core.process import Child, ChildError, values
 from fusewheel.doctor import traps
 from fusewheel.doctor.case import Case, Tensors, quiet
 from fusewheel.doctor.column import Column, Elsewhere, Finding, NotApplicable, applies
@@ -40,61 +38,36 @@ def in_a_group(check: Check, cases: Sequence[Case]) -> list[Verdict]:
     """The verdict of a check for each case, from the first process of a group that is forked."""
     # Imported here once and not in every process, because it takes seconds.
     importlib.import_module("torch.distributed.tensor")
-    context: Any = multiprocessing.get_context("fork")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder)
-        processes = [
-            context.Process(target=_work, args=(check, cases, rank, path), daemon=True)
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        place = Path(folder, "rendezvous")
+        children = [
+            stack.enter_context(Child(_verdicts, check, cases, rank, place, method="fork"))
             for rank in range(SIZE)
         ]
-        with quiet():
-            for process in processes:
-                process.start()
-        deadline = time.monotonic() + SECONDS * len(cases)
-        while time.monotonic() < deadline and any(p.exitcode is None for p in processes):
-            if any(p.exitcode for p in processes):
-                break  # The others wait for it.
-            time.sleep(0.02)
-        codes = [process.exitcode for process in processes]
-        for process in processes:
-            process.kill()
-            process.join()
-        for rank, code in enumerate(codes):
-            if code:
-                words = (path / f"log{rank}").read_text(errors="replace").strip()[-400:]
-                raise Finding(traps.CRASH, f"{_manner(code)}. {words}".strip())
-        if None in codes:
-            raise Finding(traps.HANG, f"{SIZE} processes gave no result in {SECONDS:.0f} s")
-        verdicts: list[Verdict] = torch.load(path / "verdicts", weights_only=False)
-        return verdicts
+        try:
+            verdicts: list[Verdict] = values(children, SECONDS * len(cases))[0]
+        except ChildError as error:
+            raise Finding(traps.HANG if error.late else traps.CRASH, error.explanation) from None
+    return verdicts
 
 
-def _manner(code: int) -> str:
-    return signal.Signals(-code).name if code < 0 else f"exit status {code}"
-
-
-def _work(check: Check, cases: Sequence[Case], rank: int, path: Path) -> None:
+def _verdicts(check: Check, cases: Sequence[Case], rank: int, place: Path) -> list[Verdict]:
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
-    with (path / f"log{rank}").open("w") as log:
-        for descriptor in (1, 2):
-            os.dup2(log.fileno(), descriptor)
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
         rank=rank,
         world_size=SIZE,
-        init_method=f"file://{path / 'rendezvous'}",
+        init_method=f"file://{place}",
         timeout=timedelta(seconds=SECONDS),
     )
     mesh = init_device_mesh("cpu", (SIZE,))
     verdicts = [_verdict(check, case, mesh) for case in cases]
-    if rank == 0:
-        torch.save(verdicts, path / "verdicts")
     # Otherwise the first process may end while others still communicate with it.
     dist.barrier()
-    os._exit(0)
+    return verdicts
 
 
 def _verdict(check: Check, case: Case, mesh: DeviceMesh) -> Verdict:

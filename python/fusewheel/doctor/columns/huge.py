@@ -7,11 +7,11 @@ import itertools
 import math
 import mmap
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from fusewheel._core import memory
 from fusewheel.doctor import traps
 from fusewheel.doctor.case import REFUSALS, Case, Tensors
 from fusewheel.doctor.column import Column, Finding, Refused, applies
@@ -152,28 +152,15 @@ def _needed(case: Case, way: Way, times: int) -> int:
     """The bytes that should be free: a quarter more than a measurement with a part says."""
     part = times // PART + 2
     grown = _grown(case, way, part)
-    _forget_peak()
-    before = _kilobytes("self/status", "VmRSS")
+    memory.reset_peak()
+    before = memory.resident_bytes()
     grown.results()
-    return 1280 * (_kilobytes("self/status", "VmHWM") - before) * times // part
+    return 5 * (memory.peak_bytes() - before) * times // part // 4
 
 
 def _free() -> int:
-    """The bytes of free memory; 0 if the system does not say."""
-    try:
-        _forget_peak()
-        return 1024 * _kilobytes("meminfo", "MemAvailable")
-    except OSError:
-        return 0
-
-
-def _forget_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5")
-
-
-def _kilobytes(file: str, field: str) -> int:
-    lines = Path("/proc", file).read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(field))
+    """The bytes of free memory; 0 if the peak of a part cannot be measured."""
+    return memory.available_bytes() if memory.reset_peak() else 0
 
 
 COLUMNS = (Column("huge", THEME, "more than 2^31 elements", _huge, slow=True, most=1),)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import multiprocessing
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from fusewheel._core.process import Child, ChildError, Method, values
 from fusewheel.doctor import traps
-from fusewheel.doctor.case import Case, Tensors, quiet
+from fusewheel.doctor.case import Case, Subject, Tensors
 from fusewheel.doctor.column import Column, Elsewhere, Finding, applies
 from fusewheel.doctor.columns.compilers import overload
 from fusewheel.doctor.columns.values import equal
@@ -29,52 +27,32 @@ def call_of(case: Case) -> Call:
     return op._schema.name, op._overloadname, case.given([t.clone() for t in case.tensors])
 
 
-def elsewhere(cases: Sequence[Case], method: str) -> list[Tensors]:
+def elsewhere(cases: Sequence[Case], method: Method) -> list[Tensors]:
     """The results of cases in a process that is started by this method."""
-    context: Any = multiprocessing.get_context(method)
     modules = [m for case in cases for m in case.subject.modules]
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder)
-        torch.save([call_of(case) for case in cases], path / "calls")
-        with quiet():
-            process = context.Process(target=_work, args=(tuple(modules), folder), daemon=True)
-            process.start()
-        process.join(SECONDS)
-        trap = traps.FORK if method == "fork" else traps.SPAWN
-        if process.is_alive():
-            process.kill()
-            process.join()
-            raise Finding(traps.HANG, f"no result from a {method}ed process in {SECONDS:.0f} s")
-        if process.exitcode:
-            raise Finding(trap, _last_words(path, process.exitcode))
-        results: list[Tensors] = torch.load(path / "results", weights_only=False)
-        return results
-
-
-def _last_words(folder: Path, code: int) -> str:
-    error = folder / "error"
-    return error.read_text() if error.exists() else f"it ended with exit status {code}"
-
-
-def _work(modules: tuple[str, ...], folder: str) -> None:
-    path = Path(folder)
     try:
-        for name in modules:
-            importlib.import_module(name)
-        results = []
-        for name, overload_name, arguments in torch.load(path / "calls", weights_only=False):
-            namespace, _, op = name.partition("::")
-            call = getattr(getattr(getattr(torch.ops, namespace), op), overload_name or "default")
-            from fusewheel.doctor.case import Subject
-
-            results.append(Case(Subject(name, call, call._schema), arguments).results())
-        torch.save(results, path / "results")
-    except BaseException as error:
-        (path / "error").write_text(f"{type(error).__name__}: {error}")
-        raise SystemExit(1) from None
+        with Child(_results, modules, [call_of(case) for case in cases], method=method) as child:
+            results: list[Tensors]
+            (results,) = values([child], SECONDS)
+    except ChildError as error:
+        if error.late:
+            raise Finding(traps.HANG, str(error)) from None
+        raise Finding(traps.FORK if method == "fork" else traps.SPAWN, str(error)) from None
+    return results
 
 
-def _place(method: str, trap: Trap) -> Elsewhere:
+def _results(modules: Sequence[str], calls: Sequence[Call]) -> list[Tensors]:
+    for name in modules:
+        importlib.import_module(name)
+    results = []
+    for name, overload_name, arguments in calls:
+        namespace, _, op = name.partition("::")
+        call = getattr(getattr(getattr(torch.ops, namespace), op), overload_name or "default")
+        results.append(Case(Subject(name, call, call._schema), arguments).results())
+    return results
+
+
+def _place(method: Method, trap: Trap) -> Elsewhere:
     def results(cases: Sequence[Case]) -> list[Tensors]:
         for case in cases:
             applies(not case.subject.random, "random")
