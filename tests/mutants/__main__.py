@@ -47,7 +47,7 @@ def trials(chosen: argparse.Namespace) -> list[Trial]:
         by_kernels[kind] = Trials(workspace, chosen.levels)
     done: list[Trial] = []
     counted = 0
-    for mutant in draw(chosen.of, ROOT, chosen.seed):
+    for mutant in draw(chosen.of, workspace.tree, chosen.seed):
         if counted == chosen.count:
             break
         trial = by_kernels["cuda" if mutant.kind == "cuda" else "cpu"].run(mutant)

@@ -41,6 +41,7 @@ _SIZES = "|".join(
         r"\w*Vectors|\w*Panels|\w*Sums|\w*Streams|\w*Bytes|\w*Size|kStretch|kMost|kLine|line|side",
     )
 )
+_ARRAY = r"^\s*(?!return)((static|constexpr|const|__shared__) )*[\w:]+(<.*>)? \w+(\[\w+\])+( =.*)?;"
 RULES = (
     Rule(
         KERNELS,
@@ -54,12 +55,7 @@ RULES = (
     Rule(KERNELS, "", "The processor may be told early or late.", inside="prefetch"),
     Rule(KERNELS, r"choices\(\)", "Of two ways to the same numbers, one is faster here."),
     Rule(KERNELS, "", "Of two ways to the same numbers, one is faster here.", inside=r"\bis_few\("),
-    Rule(
-        KERNELS,
-        r"\bw?\w*\[\w+\]( = \{\})?;$|\[\d+\](\[\d+\])?;",
-        "An array may be larger.",
-        old=r"\d+",
-    ),
+    Rule(KERNELS, _ARRAY, "An array may be larger.", old=r"\d+"),
     Rule(
         KERNELS,
         r"row_block\(|blocks_for\(|dim3\b",

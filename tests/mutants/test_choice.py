@@ -45,6 +45,8 @@ def test_every_kind_has_files_and_the_emulator_is_none():
         ("const A mean = a + b;", "+", False),
         ("A h[8];", "8", True),
         ("x[8] = 3;", "8", False),
+        ("const A x = y[8];", "8", False),
+        ("return x[8];", "8", False),
     ],
 )
 def test_what_does_no_harm_is_left_out(line: str, old: str, left_out: bool):

@@ -67,6 +67,7 @@ class Workspace:
     """
 
     def __init__(self, folder: Path, kernels: str) -> None:
+        folder = folder.resolve()
         self.tree = folder / "tree"
         self.kernels = kernels
         self.build = folder / kernels / "build"
