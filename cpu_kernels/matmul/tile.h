@@ -20,7 +20,7 @@ template <typename A, int rows>
 FUSEWHEEL_INLINE void tile(const A* a, int64_t a_stride, const A* panel, int64_t depth, A* c,
                            int64_t c_stride, bool accumulate) {
   for (int64_t begin = 0; begin < depth; begin += kTileDepth) {
-    const int64_t end = depth - begin < kTileDepth ? depth : begin + kTileDepth;
+    const int64_t end = begin + kTileDepth < depth ? begin + kTileDepth : depth;
     Vec<A> sums[rows][kTileVectors] = {};
     for (int64_t k = begin; k < end; ++k) {
       Vec<A> columns[kTileVectors];

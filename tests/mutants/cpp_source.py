@@ -115,6 +115,8 @@ def _statements(text: str, found: list[Token], idle: set[int]) -> Iterator[Chang
         first = i == 0 or found[i - 1].text in ("{", "}", ";")
         if not first or i in idle or token.what != "name" or token.text in NO_STATEMENT:
             continue
+        if token.text.startswith("FUSEWHEEL_") and not token.text.startswith("FUSEWHEEL_S"):
+            continue  # a macro that declares something
         end = _end(found, i)
         statement = text[token.start : end]
         if end and EXPRESSION.match(statement):

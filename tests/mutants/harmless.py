@@ -42,6 +42,9 @@ _SIZES = "|".join(
     )
 )
 _ARRAY = r"^\s*(?!return)((static|constexpr|const|__shared__) )*[\w:]+(<.*>)? \w+(\[\w+\])+( =.*)?;"
+# a < b ? a : b, which is the same number as a <= b ? a : b
+_BOTH = r"(splat\()?((?P=a)|(?P=b))\)?"
+_SMALLER = rf"(?P<a>\w[^?=]*?) [<>] (?P<b>[^?]+?) \? {_BOTH} : {_BOTH}"
 RULES = (
     Rule(
         KERNELS,
@@ -55,6 +58,7 @@ RULES = (
     Rule(KERNELS, "", "The processor may be told early or late.", inside="prefetch"),
     Rule(KERNELS, r"choices\(\)", "Of two ways to the same numbers, one is faster here."),
     Rule(KERNELS, "", "Of two ways to the same numbers, one is faster here.", inside=r"\bis_few\("),
+    Rule(KERNELS, _SMALLER, "Of two equal numbers either is the smaller.", old="[<>]"),
     Rule(KERNELS, _ARRAY, "An array may be larger.", old=r"\d+"),
     Rule(
         KERNELS,

@@ -47,6 +47,9 @@ def test_every_kind_has_files_and_the_emulator_is_none():
         ("x[8] = 3;", "8", False),
         ("const A x = y[8];", "8", False),
         ("return x[8];", "8", False),
+        ("const int64_t n = end - i < kMany ? end - i : kMany;", "<", True),
+        ("return a > b ? splat(b) : a;", ">", True),
+        ("const int64_t n = i < count ? x : count;", "<", False),
     ],
 )
 def test_what_does_no_harm_is_left_out(line: str, old: str, left_out: bool):
@@ -66,14 +69,13 @@ def test_operators_are_tested_by_name_and_of_each_family_one():
 
 def test_patterns_are_tested_by_name_and_models_last():
     folder = Path("python/fusewheel/compiler")
-    (run,) = tests_of.pattern_tests(folder / "patterns" / "rms_norm.py", ROOT)
-    assert run.arguments[0] == "tests/compiler/test_rms_norm.py" or (
-        "rms_norm" in run.arguments[0] and "models" not in run.arguments[0]
-    )
-    assert "models" in run.arguments[-1]
-    (run,) = tests_of.pattern_tests(folder / "read" / "inverse_root.py", ROOT)
-    assert run.arguments[0] == "tests/compiler/test_inverse_root.py"
-    assert "tests/compiler/test_layer_norm.py" in run.arguments
+    first, others, models = tests_of.pattern_tests(folder / "patterns" / "gelu_mul.py", ROOT)
+    assert first.arguments == ("tests/compiler/test_gelu_mul.py",)
+    assert "tests/compiler/test_packed.py" in others.arguments
+    assert models.arguments and all("models" in name for name in models.arguments)
+    first, *_ = tests_of.pattern_tests(folder / "read" / "inverse_root.py", ROOT)
+    assert first.arguments[0] == "tests/compiler/test_inverse_root.py"
+    assert "tests/compiler/test_layer_norm.py" in first.arguments
 
 
 def test_columns_are_tested_by_their_names():

@@ -88,16 +88,19 @@ def few(stems: Sequence[str], first: str, root: Path, most: int = 4) -> list[str
 def pattern_tests(path: Path, root: Path) -> list[Run]:
     """The tests of a pattern, or of those that read graphs with a file of `read`."""
     stems = _patterns_with(path, root)
-    words = re.compile("|".join(rf"\b{stem}\b" for stem in {path.stem, *stems}))
+    words = re.compile("|".join(rf"(?<![a-z]){stem}(?![a-z])" for stem in {path.stem, *stems}))
     counted = {
         file: len(words.findall(file.read_text())) + 100 * (file.stem == f"test_{path.stem}")
         for file in (root / "tests" / "compiler").glob("test_*.py")
     }
     own = {f"test_{stem}" for stem in (path.stem, *stems)}
-    known = [file for file, count in counted.items() if count]
-    # Whole models take longest.
-    known.sort(key=lambda f: ("models" in f.stem, f.stem not in own, -counted[f]))
-    return [Run(tuple(str(file.relative_to(root)) for file in known))]
+    known = sorted((f for f, count in counted.items() if count), key=lambda f: -counted[f])
+    # The tests of this name, those that speak of it, and whole models, which take longest.
+    first = [file for file in known if file.stem in own]
+    models = [file for file in known if "models" in file.stem]
+    others = [file for file in known if file not in first and file not in models]
+    groups = (first, others, models)
+    return [Run(tuple(str(f.relative_to(root)) for f in group)) for group in groups if group]
 
 
 def _patterns_with(path: Path, root: Path) -> set[str]:

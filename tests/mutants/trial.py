@@ -35,7 +35,7 @@ class Trial:
     Attributes:
         mutant: what was broken.
         result: what became of it.
-        by: the test that found it; how the run ended if no test did.
+        by: the test that found it.
         seconds: how long that took.
     """
 
@@ -117,34 +117,35 @@ class Trials:
         return (Result.SURVIVED if changed else Result.SAME), ""
 
     def _first_red(self, mutant: Mutant, runs: Iterable[Run]) -> str:
-        """The first test that the mutant turns red, or how the process ended; empty if none."""
+        """The first test that the mutant turns red; empty if there is none."""
         for run in runs:
             while True:
                 code, failed = self._pytest(run)
                 if code in (0, 5):  # 5: no test was chosen
                     break
-                if self._passes_without(mutant, run, failed):
-                    return failed or f"the end of the process ({code})"
+                if self._passes_without(mutant, run, code, failed):
+                    end = "" if code == 1 else f", the end of the process ({code})"
+                    return f"{failed}{end}"
         return ""
 
-    def _passes_without(self, mutant: Mutant, run: Run, failed: str) -> bool:
+    def _passes_without(self, mutant: Mutant, run: Run, code: int, failed: str) -> bool:
         """Whether a test is green without the mutant. One that is not is left out from then on.
 
-        Of a process that ended before a test did, whether its tests can be collected.
+        Where a process has ended before its test did, all the tests before that run again.
         """
-        again = Run((failed, *run.options) if failed else (*run.arguments, "--co"), run.env)
+        again = Run((failed, *run.options), run.env) if code == 1 else run
         if again in self.green:
             return True
         built = self.workspace.take_away(mutant.path, mutant.text)
-        code, _ = self._pytest(again)
+        code, red = self._pytest(again)
         self.workspace.put_back(mutant.path, mutant.mutated, built)
         if code == 0:
             self.green.append(again)
-        elif not failed:
+        elif not red:
             raise RuntimeError(f"pytest ends with {code} without a mutant: {run.arguments}")
         else:
-            print(f"    left out, because it is red without a mutant: {failed}", flush=True)
-            self.red.add(failed)
+            print(f"    left out, because it is red without a mutant: {red}", flush=True)
+            self.red.add(red)
         return code == 0
 
     def _pytest(self, run: Run) -> tuple[int, str]:
@@ -161,7 +162,7 @@ class Trials:
             "OMP_NUM_THREADS": "2",
             **run.env,
         }
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-o", f"cache_dir={cache}"]
+        command = [sys.executable, "-m", "pytest", "-v", "-x", "-o", f"cache_dir={cache}"]
         command += [f"--deselect={name}" for name in sorted(self.red)]
         try:
             done = subprocess.run(
@@ -169,11 +170,20 @@ class Trials:
                 cwd=self.workspace.tree,
                 env=env,
                 timeout=SECONDS,
-                stdout=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
+                text=True,
+                errors="replace",
                 check=False,
             )
-        except subprocess.TimeoutExpired:
-            return -1, ""
+        except subprocess.TimeoutExpired as error:
+            output = error.stdout or b""
+            return -1, _unfinished(output if isinstance(output, str) else output.decode())
         failed = list(json.loads(last.read_text())) if last.exists() else []
-        return done.returncode, failed[0] if failed else ""
+        return done.returncode, failed[0] if failed else _unfinished(done.stdout)
+
+
+def _unfinished(output: str) -> str:
+    """The test that pytest had begun when it ended: its line has no result yet."""
+    begun = [line for line in output.splitlines() if line.startswith("tests/") and "::" in line]
+    return begun[-1].strip() if begun and "%]" not in begun[-1] else ""
