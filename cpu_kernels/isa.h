@@ -1,17 +1,18 @@
-// One kernel file serves every x86-64: CMake compiles it once per instruction-set level, the level
-// is a namespace (FUSEWHEEL_ISA), and the glue, compiled once, calls the best one this CPU has.
+// One kernel file serves every x86-64: CMake compiles each .cpp once per instruction-set level, the
+// level is a namespace (FUSEWHEEL_ISA), and callers get the best one that this CPU has.
 //
-//     FUSEWHEEL_DECLARE(void rows(const Args&, int64_t begin, int64_t end));  // all levels
-//     namespace fusewheel::FUSEWHEEL_ISA { void rows(...) { ... } }           // this level
-//     #if FUSEWHEEL_GLUE
-//     FUSEWHEEL_SELECT(rows)(args, 0, n);                                     // the best level
-//     #endif
+//     namespace fusewheel::FUSEWHEEL_ISA { void rms_norm_launch(const RmsNormArgs&) { ... } }
+//     FUSEWHEEL_LAUNCHER(rms_norm_launch, RmsNormArgs);
 //
-// The part outside FUSEWHEEL_GLUE may not include the standard library's or torch's C++ headers:
-// an inline function of theirs, compiled for AVX-512, could be the copy the linker keeps.
+// makes the function rms_norm_launch(const RmsNormArgs&, Stream), which the operator calls.
+// Other functions have FUSEWHEEL_DECLARE(type function(...)) in a header and are called as
+// FUSEWHEEL_SELECT(function)(...), in a .cc file, which is compiled once.
+//
+// A .cpp file may not include the standard library's or torch's C++ headers: an inline function of
+// theirs, compiled for AVX-512, could be the copy the linker keeps.
 #pragma once
 
-#include <cstdint>
+#include <fusewheel/geometry.h>
 
 #include "processor.h"
 
@@ -37,6 +38,18 @@
 
 #define FUSEWHEEL_SELECT(function) (&::fusewheel::baseline::function)
 
+#endif
+
+// FUSEWHEEL_BASELINE is defined at one level only, so that the function is made once.
+#if FUSEWHEEL_BASELINE
+#define FUSEWHEEL_LAUNCHER(function, Args)                                                   \
+  FUSEWHEEL_DECLARE(void function(const Args&));                                             \
+  namespace fusewheel {                                                                      \
+  void function(const Args& args, Stream) { FUSEWHEEL_SELECT(function)(args); }              \
+  }                                                                                          \
+  static_assert(true, "")
+#else
+#define FUSEWHEEL_LAUNCHER(function, Args) static_assert(true, "")
 #endif
 
 namespace fusewheel {

@@ -1,53 +1,39 @@
-// Threads for the glue: PyTorch's own pool, so that torch.set_num_threads is obeyed.
+// Runs the work of a kernel on all threads.
 #pragma once
 
-#include <fusewheel/elementwise.h>
-#include <fusewheel/kernel.h>
-#include <torch/csrc/stable/ops.h>
+#include <fusewheel/geometry.h>
 
 #include "isa.h"
 
-#if defined(__SANITIZE_THREAD__)
-#include <thread>
-#include <vector>
-#endif
-
 namespace fusewheel {
+
+// Calls part(work, begin, end) for parts of [0, count) on all threads, with `grain` items in each.
+void run_parts(int64_t count, int64_t grain, void (*part)(const void* work, int64_t, int64_t),
+               const void* work);
+
+}  // namespace fusewheel
+
+namespace fusewheel::FUSEWHEEL_ISA {
 
 // Fewer elements than this are not worth waking a thread.
 constexpr int64_t kGrain = 16384;
 
-template <typename Function>
-void parallel_for(int64_t count, int64_t grain, const Function& function) {
-  if (count <= 0) {
-    return;
-  }
-#if defined(__SANITIZE_THREAD__)
-  // It does not see how PyTorch's threads wait for each other, and the fewest tests have so many
-  // elements: a few threads that it knows, for everything.
-  constexpr int64_t kThreads = 4;
-  grain = (count + kThreads - 1) / kThreads;
-  std::vector<std::thread> threads;
-  for (int64_t begin = 0; begin < count; begin += grain) {
-    threads.emplace_back(function, begin, std::min(begin + grain, count));
-  }
-  for (auto& thread : threads) {
-    thread.join();
-  }
-  return;
-#endif
-  if (count <= grain) {
-    function(0, count);
-  } else {
-    torch::stable::parallel_for(0, count, grain, function);
-  }
+// Calls work(begin, end) for parts of [0, count).
+template <typename Work>
+void parallel_for(int64_t count, int64_t grain, const Work& work) {
+  run_parts(
+      count, grain,
+      [](const void* self, int64_t begin, int64_t end) {
+        (*static_cast<const Work*>(self))(begin, end);
+      },
+      &work);
 }
 
 // Runs range(args, begin, end) over rows of `size` elements,
 template <typename Args>
 void parallel_rows(void (*range)(const Args&, int64_t, int64_t), const Args& args, int64_t count,
                    int64_t size) {
-  parallel_for(count, kGrain / std::max<int64_t>(size, 1) + 1,
+  parallel_for(count, kGrain / (size > 1 ? size : 1) + 1,
                [&](int64_t begin, int64_t end) { range(args, begin, end); });
 }
 
@@ -59,7 +45,7 @@ void parallel_chunks(void (*range)(const Args&, int64_t, int64_t), const Args& a
                [&](int64_t begin, int64_t end) { range(args, begin, end); });
 }
 
-// and over columns, in each of which there is one value per chunk.
+// over columns, in each of which there is one value per chunk,
 template <typename Args>
 void parallel_columns(void (*range)(const Args&, int64_t, int64_t), const Args& args, int64_t size,
                       int64_t chunks) {
@@ -67,10 +53,12 @@ void parallel_columns(void (*range)(const Args&, int64_t, int64_t), const Args& 
                [&](int64_t begin, int64_t end) { range(args, begin, end); });
 }
 
-template <int operands, typename Call>
-void launch(void (*range)(const ElementwiseArgs<operands>&, int64_t, int64_t), const Call& call) {
-  parallel_for(call.args.geometry.numel, kGrain,
-               [&](int64_t begin, int64_t end) { range(call.args, begin, end); });
+// and over elements.
+template <int operands>
+void parallel_elements(void (*range)(const ElementwiseArgs<operands>&, int64_t, int64_t),
+                       const ElementwiseArgs<operands>& args) {
+  parallel_for(args.geometry.numel, kGrain,
+               [&](int64_t begin, int64_t end) { range(args, begin, end); });
 }
 
-}  // namespace fusewheel
+}  // namespace fusewheel::FUSEWHEEL_ISA

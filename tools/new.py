@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TEMPLATES = Path(__file__).with_name("new")
 SCHEMA = Path("packages/schema/src/schema.cpp")
 PLACES = {
+    "STEM_operator.cpp.in": "packages/schema/operators/{family}/{stem}.cpp",
     "STEM.cpp.in": "cpu_kernels/{family}/{stem}.cpp",
     "STEM.cu.in": "cuda_kernels/{family}/{stem}.cu",
     "STEM.py.in": "python/fusewheel/ops/{family}/{stem}.py",

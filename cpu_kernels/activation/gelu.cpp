@@ -1,10 +1,8 @@
 // gelu(x)
 
-#include "simd/elementwise.h"
 #include "gelu.h"
-
-FUSEWHEEL_DECLARE(void gelu_range(const ElementwiseArgs<2>&, int64_t, int64_t));
-FUSEWHEEL_DECLARE(void gelu_backward_range(const ElementwiseArgs<3>&, int64_t, int64_t));
+#include "parallel.h"
+#include "simd/elementwise.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
@@ -24,35 +22,13 @@ void gelu_backward_range(const ElementwiseArgs<3>& args, int64_t begin, int64_t 
   });
 }
 
+void gelu_launch(const ElementwiseArgs<2>& args) { parallel_elements(gelu_range, args); }
+
+void gelu_backward_launch(const ElementwiseArgs<3>& args) {
+  parallel_elements(gelu_backward_range, args);
+}
+
 }  // namespace fusewheel::FUSEWHEEL_ISA
 
-#if FUSEWHEEL_GLUE
-
-#include "parallel.h"
-
-namespace fusewheel {
-namespace {
-
-Tensor gelu(const Tensor& x, bool tanh) {
-  Elementwise<1, 1> call("gelu", {{{"x", x}}});
-  call.args.scalar = tanh;
-  launch(FUSEWHEEL_SELECT(gelu_range), call);
-  return call.out[0];
-}
-
-Tensor gelu_backward(const Tensor& grad, const Tensor& x, bool tanh) {
-  Elementwise<1, 2> call("gelu_backward", {{{"grad", grad}, {"x", x}}});
-  call.args.scalar = tanh;
-  launch(FUSEWHEEL_SELECT(gelu_backward_range), call);
-  return call.out[0];
-}
-
-FUSEWHEEL_KERNELS(library) {
-  kernel<gelu>(library, "gelu");
-  kernel<gelu_backward>(library, "gelu_backward");
-}
-
-}  // namespace
-}  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE
+FUSEWHEEL_LAUNCHER(gelu_launch, ElementwiseArgs<2>);
+FUSEWHEEL_LAUNCHER(gelu_backward_launch, ElementwiseArgs<3>);

@@ -1,10 +1,8 @@
 // silu(gate) * up, silu(g) = g * sigmoid(g)
 
+#include "parallel.h"
 #include "simd/elementwise.h"
 #include "simd/math.h"
-
-FUSEWHEEL_DECLARE(void silu_mul_range(const ElementwiseArgs<3>&, int64_t, int64_t));
-FUSEWHEEL_DECLARE(void silu_mul_backward_range(const ElementwiseArgs<5>&, int64_t, int64_t));
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
@@ -26,51 +24,13 @@ void silu_mul_backward_range(const ElementwiseArgs<5>& args, int64_t begin, int6
   });
 }
 
+void silu_mul_launch(const ElementwiseArgs<3>& args) { parallel_elements(silu_mul_range, args); }
+
+void silu_mul_backward_launch(const ElementwiseArgs<5>& args) {
+  parallel_elements(silu_mul_backward_range, args);
+}
+
 }  // namespace fusewheel::FUSEWHEEL_ISA
 
-#if FUSEWHEEL_GLUE
-
-#include <fusewheel/activation/packed.h>
-
-#include "parallel.h"
-
-namespace fusewheel {
-namespace {
-
-Tensor silu_mul(const Tensor& gate, const Tensor& up) {
-  const Elementwise<1, 2> call("silu_mul", {{{"gate", gate}, {"up", up}}});
-  launch(FUSEWHEEL_SELECT(silu_mul_range), call);
-  return call.out[0];
-}
-
-std::tuple<Tensor, Tensor> silu_mul_backward(const Tensor& grad, const Tensor& gate,
-                                             const Tensor& up) {
-  const Elementwise<2, 3> call("silu_mul_backward",
-                               {{{"grad", grad}, {"gate", gate}, {"up", up}}});
-  launch(FUSEWHEEL_SELECT(silu_mul_backward_range), call);
-  return {call.out[0], call.out[1]};
-}
-
-Tensor silu_mul_packed(const Tensor& gate_up) {
-  const Packed call("silu_mul_packed", {"gate_up", gate_up});
-  launch(FUSEWHEEL_SELECT(silu_mul_range), call);
-  return call.out[0];
-}
-
-Tensor silu_mul_packed_backward(const Tensor& grad, const Tensor& gate_up) {
-  const PackedBackward call("silu_mul_packed_backward", {"grad", grad}, {"gate_up", gate_up});
-  launch(FUSEWHEEL_SELECT(silu_mul_backward_range), call);
-  return call.out[0];
-}
-
-FUSEWHEEL_KERNELS(library) {
-  kernel<silu_mul>(library, "silu_mul");
-  kernel<silu_mul_backward>(library, "silu_mul_backward");
-  kernel<silu_mul_packed>(library, "silu_mul_packed");
-  kernel<silu_mul_packed_backward>(library, "silu_mul_packed_backward");
-}
-
-}  // namespace
-}  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE
+FUSEWHEEL_LAUNCHER(silu_mul_launch, ElementwiseArgs<3>);
+FUSEWHEEL_LAUNCHER(silu_mul_backward_launch, ElementwiseArgs<5>);

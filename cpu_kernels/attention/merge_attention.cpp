@@ -1,13 +1,10 @@
 // Attention to the keys of two parts, given attention to those of either, row by row
 
-#include <fusewheel/attention/merge_attention.h>
+#include <fusewheel/attention/merge_attention_args.h>
 
+#include "parallel.h"
 #include "simd/math.h"
 #include "simd/rows.h"
-
-FUSEWHEEL_DECLARE(void merge_attention_rows(const MergeAttentionArgs&, int64_t, int64_t));
-FUSEWHEEL_DECLARE(void merge_attention_backward_rows(const MergeAttentionBackwardArgs&, int64_t,
-                                                     int64_t));
 
 namespace fusewheel::FUSEWHEEL_ISA {
 namespace {
@@ -169,40 +166,15 @@ void merge_attention_backward_rows(const MergeAttentionBackwardArgs& args, int64
   for_dtype(args.dtype, [&](auto zero) { merge_backward<decltype(zero)>(args, begin, end); });
 }
 
+void merge_attention_launch(const MergeAttentionArgs& args) {
+  parallel_rows(merge_attention_rows, args, args.rows.numel, args.size);
+}
+
+void merge_attention_backward_launch(const MergeAttentionBackwardArgs& args) {
+  parallel_rows(merge_attention_backward_rows, args, args.rows.numel, args.size);
+}
+
 }  // namespace fusewheel::FUSEWHEEL_ISA
 
-#if FUSEWHEEL_GLUE
-
-#include "parallel.h"
-
-namespace fusewheel {
-namespace {
-
-std::tuple<Tensor, Tensor> merge_attention(const Tensor& out, const Tensor& logsumexp,
-                                           const Tensor& other, const Tensor& other_logsumexp) {
-  const MergeAttention call("merge_attention", out, logsumexp, other, other_logsumexp);
-  const auto& args = call.args;
-  parallel_rows(FUSEWHEEL_SELECT(merge_attention_rows), args, args.rows.numel, args.size);
-  return {call.tensors[kMerged], call.tensors[kMergedLogsumexp]};
-}
-
-std::tuple<Tensor, Tensor, Tensor, Tensor> merge_attention_backward(
-    const Tensor& grad_merged, const Tensor& grad_merged_logsumexp, const Tensor& out,
-    const Tensor& logsumexp, const Tensor& other, const Tensor& other_logsumexp) {
-  const MergeAttentionBackward call("merge_attention_backward", grad_merged, grad_merged_logsumexp,
-                                    out, logsumexp, other, other_logsumexp);
-  const auto& args = call.args;
-  parallel_rows(FUSEWHEEL_SELECT(merge_attention_backward_rows), args, args.rows.numel, args.size);
-  return {call.tensors[kGradOut], call.tensors[kGradLogsumexp], call.tensors[kGradOther],
-          call.tensors[kGradOtherLogsumexp]};
-}
-
-FUSEWHEEL_KERNELS(library) {
-  kernel<merge_attention>(library, "merge_attention");
-  kernel<merge_attention_backward>(library, "merge_attention_backward");
-}
-
-}  // namespace
-}  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE
+FUSEWHEEL_LAUNCHER(merge_attention_launch, MergeAttentionArgs);
+FUSEWHEEL_LAUNCHER(merge_attention_backward_launch, MergeAttentionBackwardArgs);

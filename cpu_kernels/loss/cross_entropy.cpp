@@ -1,11 +1,11 @@
-// Cross entropy of a row's logits and its class; the formulas are in fusewheel/cross_entropy.h
+// Cross entropy of a row's logits and its class; the formulas are in
+// fusewheel/loss/cross_entropy_args.h
 
-#include "cross_entropy.h"
+#include <fusewheel/loss/cross_entropy_args.h>
+
+#include "parallel.h"
 #include "simd/math.h"
 #include "simd/rows.h"
-
-FUSEWHEEL_DECLARE(void cross_entropy_backward_rows(const CrossEntropyBackwardArgs&, int64_t,
-                                                   int64_t));
 
 namespace fusewheel::FUSEWHEEL_ISA {
 namespace {
@@ -229,41 +229,15 @@ void cross_entropy_backward_rows(const CrossEntropyBackwardArgs& args, int64_t b
   });
 }
 
+void cross_entropy_launch(const CrossEntropyArgs& args) {
+  parallel_rows(cross_entropy_rows, args, args.count, args.classes);
+}
+
+void cross_entropy_backward_launch(const CrossEntropyBackwardArgs& args) {
+  parallel_rows(cross_entropy_backward_rows, args, args.count, args.classes);
+}
+
 }  // namespace fusewheel::FUSEWHEEL_ISA
 
-#if FUSEWHEEL_GLUE
-
-#include "parallel.h"
-
-namespace fusewheel {
-namespace {
-
-std::tuple<Tensor, Tensor, Tensor> cross_entropy(const Tensor& logits, const Tensor& target,
-                                                 const std::optional<Tensor>& weight,
-                                                 int64_t ignore_index, double label_smoothing,
-                                                 double z_loss, double softcap, bool needs_grad,
-                                                 const std::optional<Tensor>& grad) {
-  const CrossEntropy call(logits, target, weight, ignore_index, label_smoothing, z_loss, softcap,
-                          needs_grad, grad);
-  check_targets("cross_entropy", call.target, call.args.classes, ignore_index);
-  parallel_rows(FUSEWHEEL_SELECT(cross_entropy_rows), call.args, call.args.count,
-                call.args.classes);
-  return {call.loss, call.logsumexp, call.grad};
-}
-
-Tensor cross_entropy_backward(const Tensor& grad, const Tensor& grad_logits) {
-  const CrossEntropyBackward call(grad, grad_logits);
-  parallel_rows(FUSEWHEEL_SELECT(cross_entropy_backward_rows), call.args, call.args.count,
-                call.args.classes);
-  return call.grad;
-}
-
-FUSEWHEEL_KERNELS(library) {
-  kernel<cross_entropy>(library, "cross_entropy");
-  kernel<cross_entropy_backward>(library, "cross_entropy_backward");
-}
-
-}  // namespace
-}  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE
+FUSEWHEEL_LAUNCHER(cross_entropy_launch, CrossEntropyArgs);
+FUSEWHEEL_LAUNCHER(cross_entropy_backward_launch, CrossEntropyBackwardArgs);

@@ -1,7 +1,7 @@
 // The rows that a weight is multiplied with, as the products want them: widened, or rounded.
 #pragma once
 
-#include <fusewheel/linear/linear.h>
+#include <fusewheel/linear/linear_args.h>
 
 #include "isa.h"
 
@@ -53,28 +53,3 @@ FUSEWHEEL_DECLARE(void round_rows(const RoundRowsArgs&, int64_t begin, int64_t e
 // Whether this level multiplies integers; where not, rounded activations stay floats.
 FUSEWHEEL_DECLARE(bool has_integer_products());
 FUSEWHEEL_DECLARE(void code_rows(const CodeArgs&, int64_t begin, int64_t end));
-
-#if FUSEWHEEL_GLUE
-
-namespace fusewheel {
-
-// Rows in the accumulation type: themselves where they are, a copy otherwise, into `memory` if given.
-Rows widen(const Rows& rows, bool wide, bool transposed = false,
-           const std::optional<Tensor>& memory = std::nullopt);
-
-// Rows of float32 rounded to int8 by groups, still as float32.
-Rows round_to_int8(const Rows& rows, int64_t group_size);
-
-// Rounded rows and the memory that holds them.
-struct Coded {
-  Tensor codes;
-  Tensor steps;
-  Tensor sums;
-  RoundedRows rows;
-
-  explicit Coded(const Rows& from);
-};
-
-}  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE

@@ -1,7 +1,7 @@
 // A stretch of one row of a weight, as numbers of the accumulation type.
 #pragma once
 
-#include <fusewheel/linear/linear.h>
+#include <fusewheel/linear/linear_args.h>
 
 #include "simd/vec.h"
 

@@ -9,7 +9,7 @@
 //   rounded         likewise, in integers                       integer.h
 #pragma once
 
-#include <fusewheel/linear/linear.h>
+#include <fusewheel/linear/linear_args.h>
 
 #include "activations.h"
 
@@ -41,23 +41,3 @@ struct MatmulPlan {
 
 FUSEWHEEL_DECLARE(MatmulPlan matmul_plan(const MatmulArgs&));
 FUSEWHEEL_DECLARE(void matmul_tasks(const MatmulArgs&, int64_t begin, int64_t end, void* scratch));
-#if FUSEWHEEL_GLUE
-
-namespace fusewheel {
-
-// x [rows] @ weight^T + bias -> y, on all threads. With a `group_size`, x is rounded to int8 by
-// groups of that many (float64 never is): kInt4Block for 4-bit codes.
-void matmul(const Rows& x, const LinearWeight& weight, const std::optional<Tensor>& bias, Tensor& y,
-            int64_t group_size = 0);
-
-// grad [rows] @ weight -> y
-void matmul_transposed(const Rows& grad, const LinearWeight& weight, Tensor& y);
-
-// grad^T [columns of grad, rows] @ x [rows, columns of x] -> y, or added to it. A copy of grad in the
-// accumulation type goes into `memory` where there is some.
-void matmul_gradient(const Rows& grad, const Rows& x, Tensor& y, bool add = false,
-                     const std::optional<Tensor>& memory = std::nullopt);
-
-}  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE

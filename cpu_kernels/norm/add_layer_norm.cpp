@@ -1,13 +1,10 @@
 // sum = x + residual, y = layer_norm(sum), row by row
 
-#include <fusewheel/norm/add_layer_norm.h>
+#include <fusewheel/norm/add_layer_norm_args.h>
 
 #include "add_rows.h"
 #include "layer_norm.h"
-
-FUSEWHEEL_DECLARE(void add_layer_norm_rows(const AddLayerNormArgs&, int64_t, int64_t));
-FUSEWHEEL_DECLARE(void add_layer_norm_backward_chunks(const AddLayerNormBackwardArgs&, int64_t,
-                                                      int64_t));
+#include "parallel.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
@@ -26,44 +23,19 @@ void add_layer_norm_backward_chunks(const AddLayerNormBackwardArgs& args, int64_
   });
 }
 
+void add_layer_norm_launch(const AddLayerNormArgs& args) {
+  parallel_rows(add_layer_norm_rows, args, args.norm.count, args.norm.size);
+}
+
+void add_layer_norm_backward_launch(const AddLayerNormBackwardArgs& args) {
+  parallel_chunks(add_layer_norm_backward_chunks, args, args.norm.chunks,
+                  args.norm.count * args.norm.size);
+  if (args.norm.weight_partials != nullptr) {
+    parallel_columns(layer_norm_parameter_columns, args.norm, args.norm.size, args.norm.chunks);
+  }
+}
+
 }  // namespace fusewheel::FUSEWHEEL_ISA
 
-#if FUSEWHEEL_GLUE
-
-#include "parallel.h"
-
-namespace fusewheel {
-namespace {
-
-std::tuple<Tensor, Tensor, Tensor, Tensor> add_layer_norm(const Tensor& x, const Tensor& residual,
-                                                          const OptionalTensor& weight,
-                                                          const OptionalTensor& bias, double eps) {
-  const AddLayerNorm call("add_layer_norm", x, residual, weight, bias, eps);
-  const auto& norm = call.args.norm;
-  parallel_rows(FUSEWHEEL_SELECT(add_layer_norm_rows), call.args, norm.count, norm.size);
-  return {call.norm.y, call.add.sum, call.norm.mean, call.norm.rstd};
-}
-
-std::tuple<Tensor, Tensor, Tensor> add_layer_norm_backward(
-    const Tensor& grad, const Tensor& grad_sum, const Tensor& sum, const OptionalTensor& weight,
-    const Tensor& mean, const Tensor& rstd, bool parameters) {
-  const AddLayerNormBackward call("add_layer_norm_backward", grad, grad_sum, sum, weight, mean,
-                                  rstd, parameters);
-  const auto& norm = call.args.norm;
-  parallel_chunks(FUSEWHEEL_SELECT(add_layer_norm_backward_chunks), call.args, norm.chunks,
-                  norm.count * norm.size);
-  if (parameters) {
-    parallel_columns(FUSEWHEEL_SELECT(layer_norm_parameter_columns), norm, norm.size, norm.chunks);
-  }
-  return {call.norm.grad_x, call.norm.grad_weight, call.norm.grad_bias};
-}
-
-FUSEWHEEL_KERNELS(library) {
-  kernel<add_layer_norm>(library, "add_layer_norm");
-  kernel<add_layer_norm_backward>(library, "add_layer_norm_backward");
-}
-
-}  // namespace
-}  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE
+FUSEWHEEL_LAUNCHER(add_layer_norm_launch, AddLayerNormArgs);
+FUSEWHEEL_LAUNCHER(add_layer_norm_backward_launch, AddLayerNormBackwardArgs);

@@ -1,13 +1,10 @@
 // sum = x + residual, y = rms_norm(sum), row by row
 
-#include <fusewheel/norm/add_rms_norm.h>
+#include <fusewheel/norm/add_rms_norm_args.h>
 
 #include "add_rows.h"
+#include "parallel.h"
 #include "rms_norm.h"
-
-FUSEWHEEL_DECLARE(void add_rms_norm_rows(const AddRmsNormArgs&, int64_t, int64_t));
-FUSEWHEEL_DECLARE(void add_rms_norm_backward_chunks(const AddRmsNormBackwardArgs&, int64_t,
-                                                    int64_t));
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
@@ -26,40 +23,17 @@ void add_rms_norm_backward_chunks(const AddRmsNormBackwardArgs& args, int64_t be
   });
 }
 
+void add_rms_norm_launch(const AddRmsNormArgs& args) {
+  parallel_rows(add_rms_norm_rows, args, args.norm.count, args.norm.size);
+}
+
+void add_rms_norm_backward_launch(const AddRmsNormBackwardArgs& args) {
+  parallel_chunks(add_rms_norm_backward_chunks, args, args.norm.chunks,
+                  args.norm.count * args.norm.size);
+  parallel_columns(rms_norm_weight_columns, args.norm, args.norm.size, args.norm.chunks);
+}
+
 }  // namespace fusewheel::FUSEWHEEL_ISA
 
-#if FUSEWHEEL_GLUE
-
-#include "parallel.h"
-
-namespace fusewheel {
-namespace {
-
-std::tuple<Tensor, Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& residual,
-                                                const Tensor& weight, double eps, int64_t cast) {
-  const AddRmsNorm call("add_rms_norm", x, residual, weight, eps, cast);
-  const auto& norm = call.args.norm;
-  parallel_rows(FUSEWHEEL_SELECT(add_rms_norm_rows), call.args, norm.count, norm.size);
-  return {call.norm.y, call.add.sum, call.norm.rstd};
-}
-
-std::tuple<Tensor, Tensor> add_rms_norm_backward(const Tensor& grad, const Tensor& grad_sum,
-                                                 const Tensor& sum, const Tensor& weight,
-                                                 const Tensor& rstd, int64_t cast) {
-  const AddRmsNormBackward call("add_rms_norm_backward", grad, grad_sum, sum, weight, rstd, cast);
-  const auto& norm = call.args.norm;
-  parallel_chunks(FUSEWHEEL_SELECT(add_rms_norm_backward_chunks), call.args, norm.chunks,
-                  norm.count * norm.size);
-  parallel_columns(FUSEWHEEL_SELECT(rms_norm_weight_columns), norm, norm.size, norm.chunks);
-  return {call.norm.grad_x, call.norm.grad_weight};
-}
-
-FUSEWHEEL_KERNELS(library) {
-  kernel<add_rms_norm>(library, "add_rms_norm");
-  kernel<add_rms_norm_backward>(library, "add_rms_norm_backward");
-}
-
-}  // namespace
-}  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE
+FUSEWHEEL_LAUNCHER(add_rms_norm_launch, AddRmsNormArgs);
+FUSEWHEEL_LAUNCHER(add_rms_norm_backward_launch, AddRmsNormBackwardArgs);

@@ -1,7 +1,7 @@
 // sum = x + residual, vector by vector, for the norms of a sum.
 #pragma once
 
-#include <fusewheel/norm/add_rows.h>
+#include <fusewheel/norm/add_rows_args.h>
 
 #include "simd/vec.h"
 

@@ -2,7 +2,7 @@
 // operator with this norm in it.
 #pragma once
 
-#include <fusewheel/norm/layer_norm.h>
+#include <fusewheel/norm/layer_norm_args.h>
 
 #include "simd/rows.h"
 

@@ -2,7 +2,7 @@
 // norm in it.
 #pragma once
 
-#include <fusewheel/norm/rms_norm.h>
+#include <fusewheel/norm/rms_norm_args.h>
 
 #include "simd/rows.h"
 

@@ -5,12 +5,10 @@
 // a = a' cos_a + b' sin_b, b = b' cos_b - a' sin_a. Where the tables are narrower than a head, its
 // other elements are copied.
 
-#include <fusewheel/rotary/rope.h>
+#include <fusewheel/rotary/rope_args.h>
 
+#include "parallel.h"
 #include "simd/vec.h"
-
-// One range item is one position of one batch entry, all its heads.
-FUSEWHEEL_DECLARE(void rope_positions(const RopeArgs&, int64_t, int64_t));
 
 namespace fusewheel::FUSEWHEEL_ISA {
 namespace {
@@ -103,75 +101,16 @@ void rotate(const RopeArgs& args, int64_t begin, int64_t end) {
 
 }  // namespace
 
+// For positions [begin, end) of all batch entries, one entry after another.
 void rope_positions(const RopeArgs& args, int64_t begin, int64_t end) {
   for_dtype(args.dtype, [&](auto zero) { rotate<decltype(zero)>(args, begin, end); });
 }
 
+void rope_launch(const RopeArgs& args) {
+  const int64_t heads = args.tensors[0].heads + args.tensors[1].heads;
+  parallel_rows(rope_positions, args, args.batch * args.length, heads * args.size);
+}
+
 }  // namespace fusewheel::FUSEWHEEL_ISA
 
-#if FUSEWHEEL_GLUE
-
-#include "parallel.h"
-
-namespace fusewheel {
-namespace {
-
-void check_positions(const char* op, const RopeArgs& args) {
-  for (int64_t item = 0; args.rows != nullptr && item < args.batch * args.length; ++item) {
-    const int64_t batch = item / args.length;
-    const int64_t position = item % args.length;
-    const int64_t row = args.rows[batch * args.row_strides[0] + position * args.row_strides[1]];
-    if (row < 0 || row >= args.row_count) {
-      fail(op, "positions must be rows of the tables, between 0 and " +
-                   std::to_string(args.row_count - 1) + ", got " + std::to_string(row));
-    }
-  }
-}
-
-void run(const char* op, const Rope& call) {
-  const auto& args = call.args;
-  check_positions(op, args);
-  const int64_t work = (args.tensors[0].heads + args.tensors[1].heads) * args.size;
-  const auto positions = FUSEWHEEL_SELECT(rope_positions);
-  parallel_for(args.batch * args.length, kGrain / std::max<int64_t>(work, 1) + 1,
-               [&](int64_t begin, int64_t end) { positions(args, begin, end); });
-}
-
-std::tuple<Tensor, Tensor> rope(const Tensor& q, const Tensor& k, const Tensor& cos,
-                                const Tensor& sin, bool interleaved,
-                                const OptionalTensor& positions) {
-  constexpr const char* op = "rope";
-  const Rope call(op, {"q", q}, {"k", k}, {"cos", cos}, {"sin", sin}, interleaved, positions,
-                  false);
-  run(op, call);
-  return {call.out[0], call.out[1]};
-}
-
-std::tuple<Tensor, Tensor> rope_backward(const Tensor& grad_q, const Tensor& grad_k,
-                                         const Tensor& cos, const Tensor& sin, bool interleaved,
-                                         const OptionalTensor& positions) {
-  constexpr const char* op = "rope_backward";
-  const Rope call(op, {"grad_q", grad_q}, {"grad_k", grad_k}, {"cos", cos}, {"sin", sin},
-                  interleaved, positions, true);
-  run(op, call);
-  return {call.out[0], call.out[1]};
-}
-
-void rope_(const Tensor& x, const Tensor& cos, const Tensor& sin, bool interleaved,
-           const OptionalTensor& positions) {
-  constexpr const char* op = "rope_";
-  const Rope call(op, {"x", x}, {"cos", cos}, {"sin", sin}, interleaved, positions);
-  run(op, call);
-  call.write_back(x);
-}
-
-FUSEWHEEL_KERNELS(library) {
-  kernel<rope>(library, "rope");
-  kernel<rope_backward>(library, "rope_backward");
-  kernel<rope_>(library, "rope_");
-}
-
-}  // namespace
-}  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE
+FUSEWHEEL_LAUNCHER(rope_launch, RopeArgs);

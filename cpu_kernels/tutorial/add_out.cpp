@@ -1,8 +1,7 @@
 // out = a + b, into the caller's tensor
 
+#include "parallel.h"
 #include "simd/elementwise.h"
-
-FUSEWHEEL_DECLARE(void add_range(const ElementwiseArgs<3>&, int64_t, int64_t));
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
@@ -12,27 +11,8 @@ void add_range(const ElementwiseArgs<3>& args, int64_t begin, int64_t end) {
   });
 }
 
+void add_out_launch(const ElementwiseArgs<3>& args) { parallel_elements(add_range, args); }
+
 }  // namespace fusewheel::FUSEWHEEL_ISA
 
-#if FUSEWHEEL_GLUE
-
-#include "parallel.h"
-
-namespace fusewheel {
-namespace {
-
-void add_out(const Tensor& a, const Tensor& b, const Tensor& out) {
-  const Tensor from_a = unaliased("add_out", {"a", a}, {"out", out});
-  const Tensor from_b = unaliased("add_out", {"b", b}, {"out", out});
-  const Elementwise<1, 2> call("add_out", {"out", out}, {{{"a", from_a}, {"b", from_b}}});
-  launch(FUSEWHEEL_SELECT(add_range), call);
-}
-
-FUSEWHEEL_KERNELS(library) {
-  kernel<add_out>(library, "add_out");
-}
-
-}  // namespace
-}  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE
+FUSEWHEEL_LAUNCHER(add_out_launch, ElementwiseArgs<3>);

@@ -1,8 +1,7 @@
 // a * b + c
 
+#include "parallel.h"
 #include "simd/elementwise.h"
-
-FUSEWHEEL_DECLARE(void muladd_range(const ElementwiseArgs<3>&, int64_t, int64_t));
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
@@ -12,27 +11,8 @@ void muladd_range(const ElementwiseArgs<3>& args, int64_t begin, int64_t end) {
   });
 }
 
+void muladd_launch(const ElementwiseArgs<3>& args) { parallel_elements(muladd_range, args); }
+
 }  // namespace fusewheel::FUSEWHEEL_ISA
 
-#if FUSEWHEEL_GLUE
-
-#include "parallel.h"
-
-namespace fusewheel {
-namespace {
-
-Tensor muladd(const Tensor& a, const Tensor& b, double c) {
-  Elementwise<1, 2> call("muladd", {{{"a", a}, {"b", b}}});
-  call.args.scalar = c;
-  launch(FUSEWHEEL_SELECT(muladd_range), call);
-  return call.out[0];
-}
-
-FUSEWHEEL_KERNELS(library) {
-  kernel<muladd>(library, "muladd");
-}
-
-}  // namespace
-}  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE
+FUSEWHEEL_LAUNCHER(muladd_launch, ElementwiseArgs<3>);

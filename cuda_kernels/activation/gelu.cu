@@ -1,16 +1,5 @@
 // gelu(x)
 
-#include <fusewheel/geometry.h>
-
-#include "common/stream.h"
-
-namespace fusewheel {
-void gelu_launch(const ElementwiseArgs<2>&, Stream);
-void gelu_backward_launch(const ElementwiseArgs<3>&, Stream);
-}  // namespace fusewheel
-
-#if FUSEWHEEL_DEVICE
-
 #include "common/elementwise.h"
 #include "gelu.h"
 
@@ -48,36 +37,3 @@ void gelu_backward_launch(const ElementwiseArgs<3>& args, Stream stream) {
 }
 
 }  // namespace fusewheel
-
-#endif  // FUSEWHEEL_DEVICE
-
-#if FUSEWHEEL_GLUE
-
-#include "common/glue.h"
-
-namespace fusewheel {
-namespace {
-
-Tensor gelu(const Tensor& x, bool tanh) {
-  Elementwise<1, 1> call("gelu", {{{"x", x}}});
-  call.args.scalar = tanh;
-  run("gelu", gelu_launch, call);
-  return call.out[0];
-}
-
-Tensor gelu_backward(const Tensor& grad, const Tensor& x, bool tanh) {
-  Elementwise<1, 2> call("gelu_backward", {{{"grad", grad}, {"x", x}}});
-  call.args.scalar = tanh;
-  run("gelu_backward", gelu_backward_launch, call);
-  return call.out[0];
-}
-
-FUSEWHEEL_KERNELS(library) {
-  kernel<gelu>(library, "gelu");
-  kernel<gelu_backward>(library, "gelu_backward");
-}
-
-}  // namespace
-}  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE

@@ -1,15 +1,6 @@
 // Attention to the keys of two parts, given attention to those of either, row by row
 
-#include <fusewheel/attention/merge_attention.h>
-
-#include "common/stream.h"
-
-namespace fusewheel {
-void merge_attention_launch(const MergeAttentionArgs&, Stream);
-void merge_attention_backward_launch(const MergeAttentionBackwardArgs&, Stream);
-}  // namespace fusewheel
-
-#if FUSEWHEEL_DEVICE
+#include <fusewheel/attention/merge_attention_args.h>
 
 #include <cmath>
 
@@ -48,12 +39,13 @@ struct Shares {
   }
 };
 
+// Where the rows of all operands are.
 template <int operands>
-struct Plan {
+struct MergeMemory {
   MergeArgs<operands> args;
   Divisor sizes[kMergedDims];
 
-  explicit Plan(const MergeArgs<operands>& args) : args(args) {
+  explicit MergeMemory(const MergeArgs<operands>& args) : args(args) {
     for (int d = 0; d < args.rows.dims; ++d) {
       sizes[d] = Divisor(args.rows.sizes[d]);
     }
@@ -97,25 +89,25 @@ struct Plan {
 // A row of threads has a row.
 template <typename T, int V>
 __global__ void __launch_bounds__(kMaxRowThreads)
-    forward(const __grid_constant__ Plan<kMergeOperands> plan) {
+    forward(const __grid_constant__ MergeMemory<kMergeOperands> memory) {
   using A = Accumulate<T>;
   for (int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
-       row < plan.args.rows.numel; row += static_cast<int64_t>(gridDim.x) * blockDim.y) {
+       row < memory.args.rows.numel; row += static_cast<int64_t>(gridDim.x) * blockDim.y) {
     int64_t at[kMergeOperands];
-    plan.locate(row, at);
-    const Shares<A> shares(*plan.template rows<A>(kLogsumexp, at),
-                           *plan.template rows<A>(kOtherLogsumexp, at));
+    memory.locate(row, at);
+    const Shares<A> shares(*memory.template rows<A>(kLogsumexp, at),
+                           *memory.template rows<A>(kOtherLogsumexp, at));
     if (threadIdx.x == 0) {
-      *plan.template rows<A>(kMergedLogsumexp, at) = shares.total;
+      *memory.template rows<A>(kMergedLogsumexp, at) = shares.total;
     }
-    for (int64_t i = threadIdx.x * V; i < plan.args.size; i += blockDim.x * V) {
+    for (int64_t i = threadIdx.x * V; i < memory.args.size; i += blockDim.x * V) {
       A values[V] = {};
       A others[V] = {};
       if (!shares.absent) {
-        load(plan.template rows<T>(kOut, at) + i, values);
+        load(memory.template rows<T>(kOut, at) + i, values);
       }
       if (!shares.other_absent) {
-        load(plan.template rows<T>(kOther, at) + i, others);
+        load(memory.template rows<T>(kOther, at) + i, others);
       }
 #pragma unroll
       for (int k = 0; k < V; ++k) {
@@ -124,7 +116,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
                     : shares.other_absent ? own
                                           : multiply_add(others[k], shares.other, own);
       }
-      store(plan.template rows<T>(kMerged, at) + i, values);
+      store(memory.template rows<T>(kMerged, at) + i, values);
     }
   }
 }
@@ -134,28 +126,28 @@ __global__ void __launch_bounds__(kMaxRowThreads)
 // is the other one.
 template <typename T, int V>
 __global__ void __launch_bounds__(kMaxRowThreads)
-    backward(const __grid_constant__ Plan<kMergeBackwardOperands> plan) {
+    backward(const __grid_constant__ MergeMemory<kMergeBackwardOperands> memory) {
   using A = Accumulate<T>;
-  const int64_t count = plan.args.rows.numel;
+  const int64_t count = memory.args.rows.numel;
   // Every thread takes part in the sums, also of rows beyond the last: those have size 0.
   for (int64_t block = static_cast<int64_t>(blockIdx.x) * blockDim.y; block < count;
        block += static_cast<int64_t>(gridDim.x) * blockDim.y) {
     const int64_t row = block + threadIdx.y;
-    const int64_t size = row < count ? plan.args.size : 0;
+    const int64_t size = row < count ? memory.args.size : 0;
     int64_t at[kMergeBackwardOperands];
-    plan.locate(row < count ? row : 0, at);
-    const Shares<A> shares(*plan.template rows<A>(kLogsumexp, at),
-                           *plan.template rows<A>(kOtherLogsumexp, at));
+    memory.locate(row < count ? row : 0, at);
+    const Shares<A> shares(*memory.template rows<A>(kLogsumexp, at),
+                           *memory.template rows<A>(kOtherLogsumexp, at));
     const bool both = !shares.absent && !shares.other_absent;
     double dot = 0;  // what is left of a gradient may be small beside its summands
     for (int64_t i = threadIdx.x * V; i < size; i += blockDim.x * V) {
       A grad[V];
       A values[V] = {};
       A others[V] = {};
-      load(plan.template rows<T>(kMerged, at) + i, grad);
+      load(memory.template rows<T>(kMerged, at) + i, grad);
       if (both) {
-        load(plan.template rows<T>(kOut, at) + i, values);
-        load(plan.template rows<T>(kOther, at) + i, others);
+        load(memory.template rows<T>(kOut, at) + i, values);
+        load(memory.template rows<T>(kOther, at) + i, others);
       }
 #pragma unroll
       for (int k = 0; k < V; ++k) {
@@ -163,31 +155,31 @@ __global__ void __launch_bounds__(kMaxRowThreads)
         values[k] = shares.absent ? 0 : grad[k] * shares.own;
         others[k] = shares.other_absent ? 0 : grad[k] * shares.other;
       }
-      store(plan.template rows<T>(kGradOut, at) + i, values);
-      store(plan.template rows<T>(kGradOther, at) + i, others);
+      store(memory.template rows<T>(kGradOut, at) + i, values);
+      store(memory.template rows<T>(kGradOther, at) + i, others);
     }
     dot = row_sum(dot);
     if (threadIdx.x == 0 && row < count) {
       const double own = shares.own;
       const double other = shares.other;
       const double spread = both ? own * other * dot : 0;
-      const double g = *plan.template rows<A>(kMergedLogsumexp, at);
-      *plan.template rows<A>(kGradLogsumexp, at) =
+      const double g = *memory.template rows<A>(kMergedLogsumexp, at);
+      *memory.template rows<A>(kGradLogsumexp, at) =
           static_cast<A>(shares.absent ? 0 : g * own + spread);
-      *plan.template rows<A>(kGradOtherLogsumexp, at) =
+      *memory.template rows<A>(kGradOtherLogsumexp, at) =
           static_cast<A>(shares.other_absent ? 0 : g * other - spread);
     }
   }
 }
 
 template <typename Run, int operands>
-void for_plan(const MergeArgs<operands>& args, const Run& run) {
-  const Plan<operands> plan(args);
+void dispatch(const MergeArgs<operands>& args, const Run& run) {
+  const MergeMemory<operands> memory(args);
   for_dtype(args.dtype, [&](auto zero) {
     using T = decltype(zero);
-    for_width<T>(plan.vectors(kLanes<T>), [&](auto lanes) {
+    for_width<T>(memory.vectors(kLanes<T>), [&](auto lanes) {
       const dim3 block = row_block(args.size / decltype(lanes)::value, 128);
-      run(zero, lanes, plan, blocks_for(args.rows.numel, block.y), block);
+      run(zero, lanes, memory, blocks_for(args.rows.numel, block.y), block);
     });
   });
 }
@@ -195,57 +187,17 @@ void for_plan(const MergeArgs<operands>& args, const Run& run) {
 }  // namespace
 
 void merge_attention_launch(const MergeAttentionArgs& args, Stream stream) {
-  for_plan(args, [&](auto zero, auto lanes, const auto& plan, unsigned blocks, dim3 block) {
+  dispatch(args, [&](auto zero, auto lanes, const auto& memory, unsigned blocks, dim3 block) {
     launch("merge_attention", forward<decltype(zero), decltype(lanes)::value>, blocks, block, 0,
-           stream, plan);
+           stream, memory);
   });
 }
 
 void merge_attention_backward_launch(const MergeAttentionBackwardArgs& args, Stream stream) {
-  for_plan(args, [&](auto zero, auto lanes, const auto& plan, unsigned blocks, dim3 block) {
+  dispatch(args, [&](auto zero, auto lanes, const auto& memory, unsigned blocks, dim3 block) {
     launch("merge_attention_backward", backward<decltype(zero), decltype(lanes)::value>, blocks,
-           block, 0, stream, plan);
+           block, 0, stream, memory);
   });
 }
 
 }  // namespace fusewheel
-
-#endif  // FUSEWHEEL_DEVICE
-
-#if FUSEWHEEL_GLUE
-
-#include "common/glue.h"
-
-namespace fusewheel {
-namespace {
-
-std::tuple<Tensor, Tensor> merge_attention(const Tensor& out, const Tensor& logsumexp,
-                                           const Tensor& other, const Tensor& other_logsumexp) {
-  const MergeAttention call("merge_attention", out, logsumexp, other, other_logsumexp);
-  if (call.args.rows.numel > 0) {
-    merge_attention_launch(call.args, OnDevice("merge_attention", out).stream());
-  }
-  return {call.tensors[kMerged], call.tensors[kMergedLogsumexp]};
-}
-
-std::tuple<Tensor, Tensor, Tensor, Tensor> merge_attention_backward(
-    const Tensor& grad_merged, const Tensor& grad_merged_logsumexp, const Tensor& out,
-    const Tensor& logsumexp, const Tensor& other, const Tensor& other_logsumexp) {
-  const MergeAttentionBackward call("merge_attention_backward", grad_merged, grad_merged_logsumexp,
-                                    out, logsumexp, other, other_logsumexp);
-  if (call.args.rows.numel > 0) {
-    merge_attention_backward_launch(call.args, OnDevice("merge_attention_backward", out).stream());
-  }
-  return {call.tensors[kGradOut], call.tensors[kGradLogsumexp], call.tensors[kGradOther],
-          call.tensors[kGradOtherLogsumexp]};
-}
-
-FUSEWHEEL_KERNELS(library) {
-  kernel<merge_attention>(library, "merge_attention");
-  kernel<merge_attention_backward>(library, "merge_attention_backward");
-}
-
-}  // namespace
-}  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE

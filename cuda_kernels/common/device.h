@@ -23,5 +23,3 @@
 #define FUSEWHEEL_EXPECT_ALIGNED(address, bytes)  // a misaligned access is an error by itself
 
 #endif
-
-#include "stream.h"

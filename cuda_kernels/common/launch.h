@@ -26,8 +26,8 @@ inline void check(const char* op, cudaError_t error) {
   }
 }
 
-// Every kernel may use this much dynamic shared memory: CUDA grants 48 KB unasked, and what a kernel
-// declares itself takes of them.
+// Every kernel may use this much dynamic shared memory: CUDA grants 48 KB unasked, and what a
+// kernel declares itself takes of them.
 constexpr size_t kSharedUnasked = 40 * 1024;
 
 inline void ask_for_shared(const char* op, const void* kernel, size_t bytes) {

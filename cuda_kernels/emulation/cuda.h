@@ -1,5 +1,5 @@
 // CUDA as far as our kernels use it, for g++: they then run on a CPU, through the same launches and
-// the same glue, where no GPU is at hand.
+// the same operators, where no GPU is at hand.
 //
 // What it finds: wrong results, reads and writes out of bounds (under AddressSanitizer), misaligned
 // vector accesses, a barrier or shuffle that not all threads reach, shared memory that a kernel has

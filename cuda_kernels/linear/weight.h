@@ -1,8 +1,7 @@
 // Reads the weight of a linear layer as it is stored, 128 bits at a time.
 #pragma once
 
-#include <fusewheel/linear/linear.h>
-
+#include "args.h"
 #include "common/divide.h"
 #include "common/launch.h"
 #include "common/vector.h"

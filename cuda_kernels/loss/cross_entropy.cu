@@ -1,18 +1,10 @@
-// Cross entropy of a row's logits and its class; the formulas are in fusewheel/cross_entropy.h
+// Cross entropy of a row's logits and its class; the formulas are in
+// fusewheel/loss/cross_entropy_args.h
 //
 // A target that is no class cannot be refused here, where nobody waits for the device: its row is
 // NaN.
 
-#include <fusewheel/loss/cross_entropy.h>
-
-#include "common/stream.h"
-
-namespace fusewheel {
-void cross_entropy_launch(const CrossEntropyArgs&, Stream);
-void cross_entropy_backward_launch(const CrossEntropyBackwardArgs&, Stream);
-}  // namespace fusewheel
-
-#if FUSEWHEEL_DEVICE
+#include <fusewheel/loss/cross_entropy_args.h>
 
 #include <cfloat>
 #include <cmath>
@@ -197,44 +189,3 @@ void cross_entropy_backward_launch(const CrossEntropyBackwardArgs& args, Stream 
 }
 
 }  // namespace fusewheel
-
-#endif  // FUSEWHEEL_DEVICE
-
-#if FUSEWHEEL_GLUE
-
-#include "common/glue.h"
-
-namespace fusewheel {
-namespace {
-
-std::tuple<Tensor, Tensor, Tensor> cross_entropy(const Tensor& logits, const Tensor& target,
-                                                 const std::optional<Tensor>& weight,
-                                                 int64_t ignore_index, double label_smoothing,
-                                                 double z_loss, double softcap, bool needs_grad,
-                                                 const std::optional<Tensor>& grad) {
-  const CrossEntropy call(logits, target, weight, ignore_index, label_smoothing, z_loss, softcap,
-                          needs_grad, grad);
-  if (call.args.count > 0) {
-    cross_entropy_launch(call.args, OnDevice("cross_entropy", logits).stream());
-  }
-  return {call.loss, call.logsumexp, call.grad};
-}
-
-Tensor cross_entropy_backward(const Tensor& grad, const Tensor& grad_logits) {
-  const CrossEntropyBackward call(grad, grad_logits);
-  if (call.args.count > 0) {
-    cross_entropy_backward_launch(call.args,
-                                  OnDevice("cross_entropy_backward", grad_logits).stream());
-  }
-  return call.grad;
-}
-
-FUSEWHEEL_KERNELS(library) {
-  kernel<cross_entropy>(library, "cross_entropy");
-  kernel<cross_entropy_backward>(library, "cross_entropy_backward");
-}
-
-}  // namespace
-}  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE

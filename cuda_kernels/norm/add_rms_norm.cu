@@ -1,15 +1,6 @@
 // sum = x + residual, y = rms_norm(sum), row by row
 
-#include <fusewheel/norm/add_rms_norm.h>
-
-#include "common/stream.h"
-
-namespace fusewheel {
-void add_rms_norm_launch(const AddRmsNormArgs&, Stream);
-void add_rms_norm_backward_launch(const AddRmsNormBackwardArgs&, Stream);
-}  // namespace fusewheel
-
-#if FUSEWHEEL_DEVICE
+#include <fusewheel/norm/add_rms_norm_args.h>
 
 #include "add_rows.h"
 #include "rms_norm.h"
@@ -25,42 +16,3 @@ void add_rms_norm_backward_launch(const AddRmsNormBackwardArgs& args, Stream str
 }
 
 }  // namespace fusewheel
-
-#endif  // FUSEWHEEL_DEVICE
-
-#if FUSEWHEEL_GLUE
-
-#include "common/glue.h"
-
-namespace fusewheel {
-namespace {
-
-std::tuple<Tensor, Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& residual,
-                                                const Tensor& weight, double eps, int64_t cast) {
-  const AddRmsNorm call("add_rms_norm", x, residual, weight, eps, cast);
-  if (call.args.norm.count > 0) {
-    add_rms_norm_launch(call.args, OnDevice("add_rms_norm", x).stream());
-  }
-  return {call.norm.y, call.add.sum, call.norm.rstd};
-}
-
-std::tuple<Tensor, Tensor> add_rms_norm_backward(const Tensor& grad, const Tensor& grad_sum,
-                                                 const Tensor& sum, const Tensor& weight,
-                                                 const Tensor& rstd, int64_t cast) {
-  const AddRmsNormBackward call("add_rms_norm_backward", grad, grad_sum, sum, weight, rstd, cast,
-                                device_row_chunks);
-  if (call.args.norm.size > 0) {
-    add_rms_norm_backward_launch(call.args, OnDevice("add_rms_norm_backward", sum).stream());
-  }
-  return {call.norm.grad_x, call.norm.grad_weight};
-}
-
-FUSEWHEEL_KERNELS(library) {
-  kernel<add_rms_norm>(library, "add_rms_norm");
-  kernel<add_rms_norm_backward>(library, "add_rms_norm_backward");
-}
-
-}  // namespace
-}  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE

@@ -2,7 +2,7 @@
 // layer_norm.h). Args is an operator's struct with `add` and `norm` in it.
 #pragma once
 
-#include <fusewheel/norm/add_rows.h>
+#include <fusewheel/norm/add_rows_args.h>
 
 #include "common/rows.h"
 

@@ -6,7 +6,7 @@
 //     has_vectors(lanes)         whether what these touch allows whole vectors
 #pragma once
 
-#include <fusewheel/norm/layer_norm.h>
+#include <fusewheel/norm/layer_norm_args.h>
 
 #include "common/rows.h"
 

@@ -1,15 +1,6 @@
 // y = x * rstd * weight, rstd = 1 / sqrt(mean(x^2) + eps), row by row
 
-#include <fusewheel/norm/rms_norm.h>
-
-#include "common/stream.h"
-
-namespace fusewheel {
-void rms_norm_launch(const RmsNormArgs&, Stream);
-void rms_norm_backward_launch(const RmsNormBackwardArgs&, Stream);
-}  // namespace fusewheel
-
-#if FUSEWHEEL_DEVICE
+#include <fusewheel/norm/rms_norm_args.h>
 
 #include "rms_norm.h"
 
@@ -47,42 +38,3 @@ void rms_norm_backward_launch(const RmsNormBackwardArgs& args, Stream stream) {
 }
 
 }  // namespace fusewheel
-
-#endif  // FUSEWHEEL_DEVICE
-
-#if FUSEWHEEL_GLUE
-
-#include "common/glue.h"
-
-namespace fusewheel {
-namespace {
-
-std::tuple<Tensor, Tensor> rms_norm(const Tensor& x, const Tensor& weight, double eps,
-                                    int64_t cast) {
-  const RmsNorm call("rms_norm", {"x", x}, weight, eps, cast);
-  if (call.args.count > 0) {
-    rms_norm_launch(call.args, OnDevice("rms_norm", x).stream());
-  }
-  return {call.y, call.rstd};
-}
-
-std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& grad, const Tensor& x,
-                                             const Tensor& weight, const Tensor& rstd,
-                                             int64_t cast) {
-  const RmsNormBackward call("rms_norm_backward", grad, {"x", x}, weight, rstd, cast,
-                             device_row_chunks);
-  if (call.args.size > 0) {
-    rms_norm_backward_launch(call.args, OnDevice("rms_norm_backward", x).stream());
-  }
-  return {call.grad_x, call.grad_weight};
-}
-
-FUSEWHEEL_KERNELS(library) {
-  kernel<rms_norm>(library, "rms_norm");
-  kernel<rms_norm_backward>(library, "rms_norm_backward");
-}
-
-}  // namespace
-}  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE

@@ -6,7 +6,7 @@
 //     has_vectors(lanes)         whether what these touch allows whole vectors
 #pragma once
 
-#include <fusewheel/norm/rms_norm.h>
+#include <fusewheel/norm/rms_norm_args.h>
 
 #include "common/rows.h"
 

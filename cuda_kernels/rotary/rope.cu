@@ -8,15 +8,7 @@
 // A position outside the tables cannot be refused here, where nobody waits for the device: it
 // becomes NaN.
 
-#include <fusewheel/rotary/rope.h>
-
-#include "common/stream.h"
-
-namespace fusewheel {
-void rope_launch(const char* op, const RopeArgs&, Stream);
-}  // namespace fusewheel
-
-#if FUSEWHEEL_DEVICE
+#include <fusewheel/rotary/rope_args.h>
 
 #include <cmath>
 
@@ -180,11 +172,11 @@ bool has_vectors(const RopeArgs& args, int64_t lanes) {
 
 }  // namespace
 
-void rope_launch(const char* op, const RopeArgs& args, Stream stream) {
+void rope_launch(const RopeArgs& args, Stream stream) {
   for_dtype(args.dtype, [&](auto zero) {
     using T = decltype(zero);
     const auto run = [&](auto kernel) {
-      launch(op, kernel, blocks_for(args.batch * args.length, 1), kBlock, 0, stream, args);
+      launch("rope", kernel, blocks_for(args.batch * args.length, 1), kBlock, 0, stream, args);
     };
     const bool vectors = has_vectors(args, kLanes<T>);
     if (args.interleaved) {
@@ -196,59 +188,3 @@ void rope_launch(const char* op, const RopeArgs& args, Stream stream) {
 }
 
 }  // namespace fusewheel
-
-#endif  // FUSEWHEEL_DEVICE
-
-#if FUSEWHEEL_GLUE
-
-#include "common/glue.h"
-
-namespace fusewheel {
-namespace {
-
-void run(const char* op, const Rope& call) {
-  const auto& args = call.args;
-  const int64_t heads = args.tensors[0].heads + args.tensors[1].heads;
-  if (args.batch * args.length * heads * args.size > 0) {
-    rope_launch(op, args, OnDevice(op, call.in[0]).stream());
-  }
-}
-
-std::tuple<Tensor, Tensor> rope(const Tensor& q, const Tensor& k, const Tensor& cos,
-                                const Tensor& sin, bool interleaved,
-                                const OptionalTensor& positions) {
-  constexpr const char* op = "rope";
-  const Rope call(op, {"q", q}, {"k", k}, {"cos", cos}, {"sin", sin}, interleaved, positions,
-                  false);
-  run(op, call);
-  return {call.out[0], call.out[1]};
-}
-
-std::tuple<Tensor, Tensor> rope_backward(const Tensor& grad_q, const Tensor& grad_k,
-                                         const Tensor& cos, const Tensor& sin, bool interleaved,
-                                         const OptionalTensor& positions) {
-  constexpr const char* op = "rope_backward";
-  const Rope call(op, {"grad_q", grad_q}, {"grad_k", grad_k}, {"cos", cos}, {"sin", sin},
-                  interleaved, positions, true);
-  run(op, call);
-  return {call.out[0], call.out[1]};
-}
-
-void rope_(const Tensor& x, const Tensor& cos, const Tensor& sin, bool interleaved,
-           const OptionalTensor& positions) {
-  constexpr const char* op = "rope_";
-  const Rope call(op, {"x", x}, {"cos", cos}, {"sin", sin}, interleaved, positions);
-  run(op, call);
-  call.write_back(x);
-}
-
-FUSEWHEEL_KERNELS(library) {
-  kernel<rope>(library, "rope");
-  kernel<rope_backward>(library, "rope_backward");
-  kernel<rope_>(library, "rope_");
-}
-
-}  // namespace
-}  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE

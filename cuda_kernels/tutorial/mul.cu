@@ -1,15 +1,5 @@
 // a * b
 
-#include <fusewheel/geometry.h>
-
-#include "common/stream.h"
-
-namespace fusewheel {
-void mul_launch(const ElementwiseArgs<3>&, Stream);
-}  // namespace fusewheel
-
-#if FUSEWHEEL_DEVICE
-
 #include "common/elementwise.h"
 
 namespace fusewheel {
@@ -29,27 +19,3 @@ void mul_launch(const ElementwiseArgs<3>& args, Stream stream) {
 }
 
 }  // namespace fusewheel
-
-#endif  // FUSEWHEEL_DEVICE
-
-#if FUSEWHEEL_GLUE
-
-#include "common/glue.h"
-
-namespace fusewheel {
-namespace {
-
-Tensor mul(const Tensor& a, const Tensor& b) {
-  const Elementwise<1, 2> call("mul", {{{"a", a}, {"b", b}}});
-  run("mul", mul_launch, call);
-  return call.out[0];
-}
-
-FUSEWHEEL_KERNELS(library) {
-  kernel<mul>(library, "mul");
-}
-
-}  // namespace
-}  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE

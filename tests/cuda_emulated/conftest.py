@@ -27,7 +27,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
         program = tmp_path_factory.mktemp("emulated") / "program"
         command = [compiler, "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]
         command += ["-Wno-unknown-pragmas", "-fno-strict-aliasing", *flags]
-        command += ["-DFUSEWHEEL_EMULATED=1", "-DFUSEWHEEL_DEVICE=1", f"-I{ROOT / 'cuda_kernels'}"]
+        command += ["-DFUSEWHEEL_EMULATED=1", f"-I{ROOT / 'cuda_kernels'}"]
         command += [f"-I{ROOT / 'packages' / 'schema' / 'include'}", "-x", "c++"]
         command += [str(HERE / source) for source in sources]
         subprocess.run([*command, "-o", str(program)], check=True)

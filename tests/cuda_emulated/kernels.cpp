@@ -3,23 +3,17 @@
 // operands. Inputs are zero, for which every result is finite; outputs begin as NaN, so an element
 // that nobody wrote is seen. What the values are is tested through the operators (tests/ops).
 
-#include <fusewheel/attention/merge_attention.h>
-#include <fusewheel/norm/rms_norm.h>
-#include <fusewheel/rotary/rope.h>
+#include <fusewheel/attention/merge_attention_args.h>
+#include <fusewheel/norm/rms_norm_args.h>
+#include <fusewheel/rotary/rope_args.h>
 
 #include <vector>
 
 #include "buffer.h"
-#include "common/stream.h"
 
 namespace fusewheel {
 void mul_launch(const ElementwiseArgs<3>&, Stream);
 void silu_mul_backward_launch(const ElementwiseArgs<5>&, Stream);
-void merge_attention_launch(const MergeAttentionArgs&, Stream);
-void merge_attention_backward_launch(const MergeAttentionBackwardArgs&, Stream);
-void rms_norm_launch(const RmsNormArgs&, Stream);
-void rms_norm_backward_launch(const RmsNormBackwardArgs&, Stream);
-void rope_launch(const char* op, const RopeArgs&, Stream);
 }  // namespace fusewheel
 
 namespace {
@@ -155,7 +149,7 @@ void rope(int64_t head_size, int64_t rotated, int64_t skipped, bool interleaved,
   args.rotated = rotated;
   args.interleaved = interleaved;
   args.dtype = dtype;
-  rope_launch("rope", args, nullptr);
+  rope_launch(args, nullptr);
   buffers[1].expect_written(size, "rope");
   buffers[3].expect_written(size, "rope");
 }

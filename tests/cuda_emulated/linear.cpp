@@ -4,17 +4,7 @@
 #include <vector>
 
 #include "buffer.h"
-#include "linear/linear.h"
-#include "linear/round.h"
-
-namespace fusewheel {
-void linear_launch(const LinearArgs&, Stream);
-void linear_int8_launch(const LinearArgs&, Stream);
-void linear_int8_dequantise_launch(const LinearWeight&, const Panel&, Stream);
-void linear_int8_round_launch(const RoundArgs&, Stream);
-void linear_int4_launch(const LinearArgs&, Stream);
-void linear_int4_dequantise_launch(const LinearWeight&, const Panel&, Stream);
-}  // namespace fusewheel
+#include "linear/args.h"
 
 namespace {
 
@@ -104,7 +94,7 @@ void round_rows(Dtype dtype, int64_t rows, int64_t groups, int64_t group_size, i
   const int64_t pitch = columns + gap;
   const Buffer x((rows - 1) * pitch + columns, size_of(dtype), 1, 0);
   const Buffer to(rows * columns, sizeof(float), 0, 0xff);
-  linear_int8_round_launch(
+  round_launch(
       {x.data(), static_cast<float*>(to.data()), rows, pitch, groups, group_size, dtype}, nullptr);
   to.expect_written(sizeof(float), "round");
 }

@@ -14,7 +14,7 @@ PROGRAMS = {
         "norm/rms_norm",
         "rotary/rope",
     ),
-    "linear.cpp": ("linear/linear", "linear/linear_int8", "linear/linear_int4"),
+    "linear.cpp": ("linear/linear", "linear/linear_int8", "linear/linear_int4", "linear/round"),
 }
 
 

@@ -11,8 +11,13 @@ from mutants.mutant import Mutant
 
 # By kind; patterns bring along what they read graphs with. The emulator is no kernel.
 FILES = {
-    "cpu": ("cpu_kernels/**/*.cpp", "cpu_kernels/**/*.cc", "cpu_kernels/**/*.h"),
-    "cuda": ("cuda_kernels/[!e]*/*.cu", "cuda_kernels/[!e]*/*.h", "cuda_kernels/[!e]*/*.cuh"),
+    "cpu": (
+        "cpu_kernels/**/*.cpp",
+        "cpu_kernels/**/*.cc",
+        "cpu_kernels/**/*.h",
+        "packages/schema/operators/*/*.cpp",
+    ),
+    "cuda": ("cuda_kernels/[!e]*/*.cu", "cuda_kernels/[!e]*/*.h", "cuda_kernels/[!e]*/*.cc"),
     "patterns": ("python/fusewheel/compiler/patterns/*.py", "python/fusewheel/compiler/read/*.py"),
     "columns": ("python/fusewheel/doctor/columns/*.py",),
 }

@@ -25,7 +25,8 @@ NEW = load()
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    for room in ("cpu_kernels", "cuda_kernels", "python/fusewheel/ops", "tests/ops"):
+    rooms = ("packages/schema/operators", "cpu_kernels", "cuda_kernels", "python/fusewheel/ops")
+    for room in (*rooms, "tests/ops"):
         (tmp_path / room / "activation").mkdir(parents=True)
     (tmp_path / "python/fusewheel/ops/activation/__init__.py").touch()
     (tmp_path / SCHEMA).parent.mkdir(parents=True)
@@ -37,6 +38,7 @@ def test_files_of_an_operator(checkout: Path):
     written = NEW.write(checkout, "squared_relu", "activation")
     assert [str(path) for path in written] == [
         SCHEMA,
+        "packages/schema/operators/activation/squared_relu.cpp",
         "cpu_kernels/activation/squared_relu.cpp",
         "cuda_kernels/activation/squared_relu.cu",
         "python/fusewheel/ops/activation/squared_relu.py",

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <fusewheel/allocate.h>
+#include <fusewheel/backend.h>
 #include <torch/csrc/stable/ops.h>
 
 #include <algorithm>

@@ -3,7 +3,12 @@
 
 #include <cstdint>
 
+struct CUstream_st;
+
 namespace fusewheel {
+
+// What a launch is put into: cudaStream_t without CUDA's headers, and null on the CPU.
+using Stream = CUstream_st*;
 
 enum class Dtype : int32_t { kFloat32, kBFloat16, kFloat16, kFloat64 };
 

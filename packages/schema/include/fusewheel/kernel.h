@@ -1,6 +1,6 @@
-// Registration of kernels, shared by every backend.
+// Registration of operators' kernels, the same for every backend.
 //
-// A kernel file ends with
+// An operator's file ends with
 //
 //     FUSEWHEEL_KERNELS(library) {
 //       kernel<rms_norm>(library, "rms_norm");

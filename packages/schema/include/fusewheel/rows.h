@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fusewheel/allocate.h>
+#include <fusewheel/backend.h>
 #include <torch/csrc/stable/ops.h>
 
 #include <algorithm>
@@ -16,10 +17,6 @@ inline ScalarType accumulate_type(const Tensor& x) {
 inline IntHeaderOnlyArrayRef leading_sizes(const Tensor& x) {
   return {x.sizes().data(), static_cast<size_t>(x.dim() - 1)};
 }
-
-// Into how many chunks of rows a sum over all rows is split. It may depend on the shape alone: the
-// same bits for any number of threads.
-inline int64_t row_chunks(int64_t count, int64_t) { return std::min<int64_t>(64, count / 16 + 1); }
 
 inline void check_rows(const char* op, Argument x) {
   check_floating(op, x);
@@ -54,7 +51,7 @@ inline void check_statistic(const char* op, Argument statistic, const Tensor& x)
 }
 
 // A tensor as a matrix: rows of contiguous elements, a fixed stride apart.
-struct Rows {
+struct RowMatrix {
   Tensor tensor;
   int64_t count;
   int64_t size;
@@ -62,7 +59,7 @@ struct Rows {
 };
 
 // `tensor` itself where its layout allows, a contiguous copy otherwise.
-inline Rows rows_of(const Tensor& tensor) {
+inline RowMatrix rows_of(const Tensor& tensor) {
   const auto sizes = tensor.sizes();
   const auto strides = tensor.strides();
   const auto last = static_cast<int64_t>(sizes.size()) - 1;

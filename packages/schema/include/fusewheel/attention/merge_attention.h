@@ -1,45 +1,7 @@
 // Arguments of merge_attention, checked the same way for every backend.
-//
-// A part is attention to some keys, with the logarithm of its sum of exponentials. Its share of the
-// whole is exp(logsumexp - total), total = logaddexp of the two. A part of logsumexp -inf has seen no
-// key: its share and its gradients are 0, whatever it holds.
 #pragma once
 
-#include <fusewheel/geometry.h>
-
-namespace fusewheel {
-
-// What has a value, or a row of values, for every query: first what both passes read.
-enum MergeOperand : int {
-  kOut,
-  kLogsumexp,
-  kOther,
-  kOtherLogsumexp,
-  kMerged,  // the result, and in the backward pass its gradient
-  kMergedLogsumexp,
-  kMergeOperands,
-  kGradOut = kMergeOperands,
-  kGradLogsumexp,
-  kGradOther,
-  kGradOtherLogsumexp,
-  kMergeBackwardOperands
-};
-
-template <int operands>
-struct MergeArgs {
-  Geometry<operands> rows;  // where each row begins
-  void* data[operands];
-  int64_t size;  // of a row, whose elements are contiguous
-  Dtype dtype;   // of the rows; single values have the one of computation
-};
-
-using MergeAttentionArgs = MergeArgs<kMergeOperands>;
-using MergeAttentionBackwardArgs = MergeArgs<kMergeBackwardOperands>;
-
-}  // namespace fusewheel
-
-#if FUSEWHEEL_GLUE
-
+#include <fusewheel/attention/merge_attention_args.h>
 #include <fusewheel/elementwise.h>
 #include <fusewheel/rows.h>
 
@@ -125,5 +87,3 @@ struct MergeAttentionBackward : MergeCall<kMergeBackwardOperands> {
 };
 
 }  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE

@@ -1,39 +1,7 @@
 // Arguments of the linear layers, checked the same way for every backend.
-//
-// A weight is a matrix [out features, in features] of floating numbers or of codes with scales:
-//   int8   w[n][k] = code[n][k] * scale[n][k / group], int8 codes
-//   int4   w[n][k] = code[n][k] * scale[n][k / group] + zero[n][k / group], codes 0 to 15, two a byte:
-//          byte j of each 32 elements holds element j in its low half and element 16 + j in its high
-//          half (the order of GGUF's 4-bit blocks)
 #pragma once
 
-#include <fusewheel/geometry.h>
-
-namespace fusewheel {
-
-enum class WeightKind : int32_t { kFloating, kInt8, kInt4 };
-
-// Codes of one byte of 4-bit weights lie half of this apart.
-constexpr int64_t kInt4Block = 32;
-
-struct LinearWeight {
-  WeightKind kind;
-  Dtype dtype;  // of a floating weight
-  const void* data;
-  int64_t rows;     // out features
-  int64_t columns;  // in features
-  int64_t stride;   // from row to row, in elements as stored (bytes for codes)
-  Dtype scale_dtype;
-  const void* scales;  // [rows, groups], contiguous
-  const void* zeros;   // likewise, int4 only
-  int64_t groups;
-  int64_t group_size;
-};
-
-}  // namespace fusewheel
-
-#if FUSEWHEEL_GLUE
-
+#include <fusewheel/linear/linear_args.h>
 #include <fusewheel/rows.h>
 
 #include <optional>
@@ -144,7 +112,7 @@ struct CheckedWeight {
 
  private:
   void take(WeightKind kind, const Tensor& tensor) {
-    const Rows rows = rows_of(tensor);
+    const RowMatrix rows = rows_of(tensor);
     data = rows.tensor;
     weight = {};
     weight.kind = kind;
@@ -170,7 +138,7 @@ struct CheckedWeight {
 // x [..., in features] times the transposed weight: y [..., out features] in the dtype of x.
 struct Linear {
   CheckedWeight weight;
-  Rows x;
+  RowMatrix x;
   std::optional<Tensor> bias;
   Tensor y;
 
@@ -188,14 +156,14 @@ struct Linear {
   }
 
   // Rows of x: all but its last dimension.
-  static Rows take(const char* op, Argument x, int64_t features, const char* what) {
+  static RowMatrix take(const char* op, Argument x, int64_t features, const char* what) {
     const auto sizes = x.tensor.sizes();
     if (sizes.size() == 0 || sizes[sizes.size() - 1] != features) {
       fail(op, std::string(x.name) + " must have " + std::to_string(features) +
                    " elements in its last dimension (" + what + "), got shape " +
                    describe(sizes));
     }
-    Rows rows = rows_of(x.tensor);
+    RowMatrix rows = rows_of(x.tensor);
     rows.count = 1;
     for (size_t i = 0; i + 1 < sizes.size(); ++i) {
       rows.count *= sizes[i];
@@ -216,7 +184,7 @@ struct Linear {
 // grad [..., out features] times the weight: the gradient of x, in the dtype of grad.
 struct LinearBackward {
   CheckedWeight weight;
-  Rows grad;
+  RowMatrix grad;
   Tensor grad_x;
 
   LinearBackward(const char* op, Argument gradient, const CheckedWeight& checked)
@@ -227,8 +195,8 @@ struct LinearBackward {
 
 // grad^T [out features, rows] times x [rows, in features], in the dtype of the weight.
 struct LinearBackwardWeight {
-  Rows grad;
-  Rows x;
+  RowMatrix grad;
+  RowMatrix x;
   Tensor grad_weight;
 
   LinearBackwardWeight(Argument gradient, Argument input, Argument weight) {
@@ -250,5 +218,3 @@ struct LinearBackwardWeight {
 };
 
 }  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE

@@ -1,50 +1,7 @@
 // Arguments of cross_entropy, checked the same way for every backend.
 #pragma once
 
-#include <fusewheel/geometry.h>
-
-namespace fusewheel {
-
-// With z the logits, capped where softcap > 0, and p = softmax(z), the loss of a row is
-//
-//     target_share * w[t] * (lse - z[t]) + class_share * sum(w * (lse - z)) + z_loss * lse^2
-//
-// and its derivative by z[c] is p[c] * (target_share * w[t] + class_share * sum(w) + 2 z_loss * lse)
-// - class_share * w[c] - (c == t) * target_share * w[t].
-struct CrossEntropyArgs {
-  const void* logits;
-  const int64_t* target;
-  const void* weight;  // w; null where every class weighs 1
-  void* loss;
-  void* logsumexp;
-  void* grad;            // null where it is not wanted; may be the logits themselves
-  const void* row_grad;  // what a row's loss counts for in grad; null for 1
-  int64_t count;
-  int64_t classes;
-  int64_t stride;  // between rows of logits
-  int64_t ignore_index;
-  double target_share;  // 1 - label_smoothing
-  double class_share;   // label_smoothing / classes
-  double z_loss;
-  double softcap;
-  Dtype dtype;
-};
-
-// grad[n, c] = row_grad[n] * unit_grad[n, c]
-struct CrossEntropyBackwardArgs {
-  const void* row_grad;
-  const void* unit_grad;
-  void* grad;
-  int64_t count;
-  int64_t classes;
-  int64_t stride;
-  Dtype dtype;
-};
-
-}  // namespace fusewheel
-
-#if FUSEWHEEL_GLUE
-
+#include <fusewheel/loss/cross_entropy_args.h>
 #include <fusewheel/rows.h>
 
 #include <optional>
@@ -76,9 +33,12 @@ inline void check_cross_entropy(const char* op, double label_smoothing, double s
   }
 }
 
-// What the targets are, on a device whose memory can be read here.
+// What the targets are, if they can be read. Elsewhere a row whose target is no class becomes NaN.
 inline void check_targets(const char* op, const Tensor& target, int64_t classes,
                           int64_t ignore_index) {
+  if (!can_read_tensors()) {
+    return;
+  }
   const auto* values = static_cast<const int64_t*>(target.const_data_ptr());
   for (int64_t n = 0; n < target.numel(); ++n) {
     if ((values[n] < 0 || values[n] >= classes) && values[n] != ignore_index) {
@@ -90,10 +50,9 @@ inline void check_targets(const char* op, const Tensor& target, int64_t classes,
   }
 }
 
-// A checked call; owns the tensors its arguments point into. What the targets are is up to the
-// backend: they may be on a device.
+// A checked call but for what the targets are; owns the tensors its arguments point into.
 struct CrossEntropy {
-  Rows logits;
+  RowMatrix logits;
   Tensor target;
   std::optional<Tensor> weight;
   std::optional<Tensor> row_grad;
@@ -138,7 +97,7 @@ struct CrossEntropy {
  private:
   static constexpr const char* kOp = "cross_entropy";
 
-  static Rows check(const Tensor& logits, const Tensor& target,
+  static RowMatrix check(const Tensor& logits, const Tensor& target,
                     const std::optional<Tensor>& weight, double label_smoothing, double softcap) {
     check_floating(kOp, {"logits", logits});
     if (logits.dim() != 2 || logits.sizes()[1] == 0) {
@@ -162,7 +121,7 @@ struct CrossEntropy {
 
 struct CrossEntropyBackward {
   Tensor row_grad;
-  Rows unit_grad;
+  RowMatrix unit_grad;
   Tensor grad;
   CrossEntropyBackwardArgs args;
 
@@ -187,5 +146,3 @@ struct CrossEntropyBackward {
 };
 
 }  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE

@@ -1,26 +1,11 @@
-// Arguments of linear_cross_entropy, checked the same way for every backend, and its loop: a chunk of
-// rows at a time, the logits, their loss, its gradient in the place of the logits, and what that
+// Arguments of linear_cross_entropy, checked the same way for every backend, and its loop: a chunk
+// of rows at a time, the logits, their loss, its gradient in the place of the logits, and what that
 // gives to the gradients. No more logits than a chunk's ever exist.
 #pragma once
 
-#include <fusewheel/loss/cross_entropy.h>
-
-namespace fusewheel {
-
-// sum = from, or sum + from
-struct AddToSumArgs {
-  const void* from;
-  void* sum;  // in the accumulation type
-  int64_t count;
-  Dtype dtype;  // of `from`
-  bool first;
-};
-
-}  // namespace fusewheel
-
-#if FUSEWHEEL_GLUE
-
 #include <fusewheel/aten.h>
+#include <fusewheel/loss/cross_entropy.h>
+#include <fusewheel/loss/linear_cross_entropy_args.h>
 #include <fusewheel/rows.h>
 
 #include <array>
@@ -153,7 +138,6 @@ class LinearCrossEntropyBackend {
  public:
   // to = x * transposed weight + bias
   virtual void logits(const Tensor& x, const Tensor& to) const = 0;
-  virtual void loss(const CrossEntropyArgs& args) const = 0;
   // to = grad * weight
   virtual void grad_x(const Tensor& grad, const Tensor& to) const = 0;
   // sum (+)= transposed grad * x
@@ -177,7 +161,7 @@ class LinearCrossEntropyBackend {
       const Tensor chunk = part(memory, 0, 0, count);
       const Tensor x = part(call.x, 0, begin, count);
       logits(x, chunk);
-      loss(call.chunk(chunk, begin));
+      cross_entropy_launch(call.chunk(chunk, begin), stream_);
       if (call.wanted.x) {
         grad_x(chunk, part(call.grad_x, 0, begin, count));
       }
@@ -193,8 +177,14 @@ class LinearCrossEntropyBackend {
  protected:
   // A chunk has `least_rows` at least, which keep the products efficient, and more while it takes no
   // more than `most_bytes`, nor an eighth of what all logits would take in the dtype of x.
-  LinearCrossEntropyBackend(int64_t least_rows, int64_t most_bytes, int64_t bytes_per_logit)
-      : least_rows_(least_rows), most_bytes_(most_bytes), bytes_per_logit_(bytes_per_logit) {}
+  LinearCrossEntropyBackend(Stream stream, int64_t least_rows, int64_t most_bytes,
+                            int64_t bytes_per_logit)
+      : stream_(stream),
+        least_rows_(least_rows),
+        most_bytes_(most_bytes),
+        bytes_per_logit_(bytes_per_logit) {}
+
+  Stream stream_;
 
   static Tensor empty_matrix(int64_t rows, int64_t columns, ScalarType dtype, const Tensor& like) {
     const int64_t sizes[] = {rows, columns};
@@ -248,14 +238,14 @@ class AtenLinearCrossEntropy : public LinearCrossEntropyBackend {
   }
 
  protected:
-  AtenLinearCrossEntropy(const LinearCrossEntropy& call, int64_t least_rows, int64_t most_bytes,
-                         int64_t slice_size)
-      : LinearCrossEntropyBackend(least_rows, most_bytes,
+  AtenLinearCrossEntropy(const LinearCrossEntropy& call, Stream stream, int64_t least_rows,
+                         int64_t most_bytes, int64_t slice_size)
+      : LinearCrossEntropyBackend(stream, least_rows, most_bytes,
                                   static_cast<int64_t>(call.x.element_size())),
         call_(call),
         slice_size_(slice_size) {}
 
-  virtual void add_to_sum(const AddToSumArgs& args) const = 0;
+  void add_to_sum(const AddToSumArgs& args) const { add_to_sum_launch(args, stream_); }
 
  private:
   const LinearCrossEntropy& call_;
@@ -263,6 +253,9 @@ class AtenLinearCrossEntropy : public LinearCrossEntropyBackend {
   std::optional<Tensor> slice_;
 };
 
-}  // namespace fusewheel
+// Each kernel library has its own, in loss/linear_cross_entropy.cc: the first fills the results of a
+// call, the second adds up the losses of its rows.
+void compute(const char* op, LinearCrossEntropy& call);
+Tensor sum_of_losses(const Tensor& losses);
 
-#endif  // FUSEWHEEL_GLUE
+}  // namespace fusewheel

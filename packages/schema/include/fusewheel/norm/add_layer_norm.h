@@ -1,24 +1,9 @@
 // Arguments of add_layer_norm, checked the same way for every backend.
 #pragma once
 
+#include <fusewheel/norm/add_layer_norm_args.h>
 #include <fusewheel/norm/add_rows.h>
 #include <fusewheel/norm/layer_norm.h>
-
-namespace fusewheel {
-
-struct AddLayerNormArgs {
-  AddRowsArgs add;
-  LayerNormArgs norm;  // of the sum
-};
-
-struct AddLayerNormBackwardArgs {
-  AddRowsBackwardArgs add;
-  LayerNormBackwardArgs norm;  // of the sum
-};
-
-}  // namespace fusewheel
-
-#if FUSEWHEEL_GLUE
 
 namespace fusewheel {
 
@@ -42,13 +27,10 @@ struct AddLayerNormBackward {
 
   AddLayerNormBackward(const char* op, const Tensor& grad, const Tensor& grad_sum,
                        const Tensor& sum, const OptionalTensor& weight, const Tensor& mean,
-                       const Tensor& rstd, bool parameters,
-                       int64_t (*chunks_of)(int64_t count, int64_t size) = row_chunks)
-      : norm(op, grad, {"sum", sum}, weight, mean, rstd, parameters, chunks_of),
+                       const Tensor& rstd, bool parameters)
+      : norm(op, grad, {"sum", sum}, weight, mean, rstd, parameters),
         add(op, {"grad_sum", grad_sum}, {"sum", sum}),
         args{add.args, norm.args} {}
 };
 
 }  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE

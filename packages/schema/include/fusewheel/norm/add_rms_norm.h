@@ -1,24 +1,9 @@
 // Arguments of add_rms_norm, checked the same way for every backend.
 #pragma once
 
+#include <fusewheel/norm/add_rms_norm_args.h>
 #include <fusewheel/norm/add_rows.h>
 #include <fusewheel/norm/rms_norm.h>
-
-namespace fusewheel {
-
-struct AddRmsNormArgs {
-  AddRowsArgs add;
-  RmsNormArgs norm;  // of the sum
-};
-
-struct AddRmsNormBackwardArgs {
-  AddRowsBackwardArgs add;
-  RmsNormBackwardArgs norm;  // of the sum
-};
-
-}  // namespace fusewheel
-
-#if FUSEWHEEL_GLUE
 
 namespace fusewheel {
 
@@ -41,13 +26,10 @@ struct AddRmsNormBackward {
   AddRmsNormBackwardArgs args;
 
   AddRmsNormBackward(const char* op, const Tensor& grad, const Tensor& grad_sum, const Tensor& sum,
-                     const Tensor& weight, const Tensor& rstd, int64_t cast,
-                     int64_t (*chunks_of)(int64_t count, int64_t size) = row_chunks)
-      : norm(op, grad, {"sum", sum}, weight, rstd, cast, chunks_of),
+                     const Tensor& weight, const Tensor& rstd, int64_t cast)
+      : norm(op, grad, {"sum", sum}, weight, rstd, cast),
         add(op, {"grad_sum", grad_sum}, {"sum", sum}),
         args{add.args, norm.args} {}
 };
 
 }  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE

@@ -1,37 +1,15 @@
 // sum = x + residual, for norms of a sum: arguments, checked the same way for every backend.
 #pragma once
 
-#include <fusewheel/geometry.h>
-
-namespace fusewheel {
-
-struct AddRowsArgs {
-  const void* x;
-  const void* residual;
-  void* sum;  // contiguous
-  int64_t size;
-  int64_t x_stride;
-  int64_t residual_stride;
-};
-
-// The gradient that comes from the sum itself, to be added to that of its norm.
-struct AddRowsBackwardArgs {
-  const void* grad_sum;
-  int64_t grad_sum_stride;
-};
-
-}  // namespace fusewheel
-
-#if FUSEWHEEL_GLUE
-
+#include <fusewheel/norm/add_rows_args.h>
 #include <fusewheel/rows.h>
 
 namespace fusewheel {
 
 // A checked call; owns the tensors its arguments point into.
 struct AddRows {
-  Rows x;
-  Rows residual;
+  RowMatrix x;
+  RowMatrix residual;
   Tensor sum;
   AddRowsArgs args;
 
@@ -47,7 +25,7 @@ struct AddRows {
              residual.stride} {}
 
  private:
-  static Rows checked(const char* op, Argument addend, Argument x) {
+  static RowMatrix checked(const char* op, Argument addend, Argument x) {
     check_rows(op, x);
     check_same(op, addend, x);
     return rows_of(addend.tensor);
@@ -55,19 +33,17 @@ struct AddRows {
 };
 
 struct AddRowsBackward {
-  Rows grad_sum;
+  RowMatrix grad_sum;
   AddRowsBackwardArgs args;
 
   AddRowsBackward(const char* op, Argument grad, Argument sum)
       : grad_sum(checked(op, grad, sum)), args{grad_sum.tensor.const_data_ptr(), grad_sum.stride} {}
 
  private:
-  static Rows checked(const char* op, Argument grad, Argument sum) {
+  static RowMatrix checked(const char* op, Argument grad, Argument sum) {
     check_same(op, grad, sum);
     return rows_of(grad.tensor);
   }
 };
 
 }  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE

@@ -1,48 +1,7 @@
 // Arguments of layer_norm, checked the same way for every backend.
 #pragma once
 
-#include <fusewheel/geometry.h>
-
-namespace fusewheel {
-
-struct LayerNormArgs {
-  const void* x;
-  const void* weight;  // null: ones
-  const void* bias;    // null: zeros
-  void* y;
-  void* mean;
-  void* rstd;
-  int64_t count;
-  int64_t size;
-  int64_t x_stride;
-  double eps;
-  Dtype dtype;
-};
-
-struct LayerNormBackwardArgs {
-  const void* grad;
-  const void* x;
-  const void* weight;  // null: ones
-  const void* mean;
-  const void* rstd;
-  void* grad_x;
-  // [chunks, size] each: the gradients of each chunk of rows. Null where they are not wanted.
-  void* weight_partials;
-  void* bias_partials;
-  void* grad_weight;
-  void* grad_bias;
-  int64_t count;
-  int64_t size;
-  int64_t grad_stride;
-  int64_t x_stride;
-  int64_t chunks;
-  Dtype dtype;
-};
-
-}  // namespace fusewheel
-
-#if FUSEWHEEL_GLUE
-
+#include <fusewheel/norm/layer_norm_args.h>
 #include <fusewheel/rows.h>
 
 #include <optional>
@@ -67,7 +26,7 @@ struct Columns {
 
 // A checked call; owns the tensors its arguments point into.
 struct LayerNorm {
-  Rows x;
+  RowMatrix x;
   Columns weight;
   Columns bias;
   Tensor y;
@@ -96,7 +55,7 @@ struct LayerNorm {
              dtype_of(input.tensor)} {}
 
  private:
-  static Rows checked(const char* op, Argument x) {
+  static RowMatrix checked(const char* op, Argument x) {
     check_rows(op, x);
     return rows_of(x.tensor);
   }
@@ -107,8 +66,8 @@ struct LayerNorm {
 };
 
 struct LayerNormBackward {
-  Rows grad;
-  Rows x;
+  RowMatrix grad;
+  RowMatrix x;
   Columns weight;
   Tensor mean;
   Tensor rstd;
@@ -121,8 +80,7 @@ struct LayerNormBackward {
   // Without `parameters`, the gradients of weight and bias are left out and come back empty.
   LayerNormBackward(const char* op, const Tensor& gradient, Argument input,
                     const OptionalTensor& gain, const Tensor& means, const Tensor& scale,
-                    bool parameters,
-                    int64_t (*chunks_of)(int64_t count, int64_t size) = row_chunks)
+                    bool parameters)
       : grad(checked(op, gradient, input, means, scale)),
         x(rows_of(input.tensor)),
         weight(op, "weight", gain, input),
@@ -130,7 +88,7 @@ struct LayerNormBackward {
         rstd(as_contiguous(scale)),
         grad_x(empty_contiguous(input.tensor.sizes(), input.tensor.scalar_type(), input.tensor)) {
     const auto& like = input.tensor;
-    const int64_t chunks = chunks_of(x.count, x.size);
+    const int64_t chunks = row_chunks(x.count, x.size);
     const int64_t shape[] = {parameters ? 2 * chunks : 0, x.size};
     const int64_t columns = parameters ? x.size : 0;
     partials = empty_contiguous({shape, 2}, accumulate_type(like), like);
@@ -157,7 +115,7 @@ struct LayerNormBackward {
   }
 
  private:
-  static Rows checked(const char* op, const Tensor& grad, Argument x, const Tensor& mean,
+  static RowMatrix checked(const char* op, const Tensor& grad, Argument x, const Tensor& mean,
                       const Tensor& rstd) {
     check_rows(op, x);
     check_same(op, {"grad", grad}, x);
@@ -168,5 +126,3 @@ struct LayerNormBackward {
 };
 
 }  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE

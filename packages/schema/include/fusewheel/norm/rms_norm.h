@@ -1,47 +1,7 @@
 // Arguments of rms_norm, checked the same way for every backend.
 #pragma once
 
-#include <fusewheel/geometry.h>
-
-namespace fusewheel {
-
-// How weight and rounding meet; the numbers are those of the schema's `cast`.
-enum class RmsNormCast : int64_t { kLlama, kGemma, kTorch };
-
-struct RmsNormArgs {
-  const void* x;
-  const void* weight;
-  void* y;
-  void* rstd;
-  int64_t count;
-  int64_t size;
-  int64_t x_stride;
-  double eps;
-  RmsNormCast cast;
-  Dtype dtype;
-};
-
-struct RmsNormBackwardArgs {
-  const void* grad;
-  const void* x;
-  const void* weight;
-  const void* rstd;
-  void* grad_x;
-  void* partials;  // [chunks, size]: the weight gradient of each chunk of rows
-  void* grad_weight;
-  int64_t count;
-  int64_t size;
-  int64_t grad_stride;
-  int64_t x_stride;
-  int64_t chunks;
-  RmsNormCast cast;
-  Dtype dtype;
-};
-
-}  // namespace fusewheel
-
-#if FUSEWHEEL_GLUE
-
+#include <fusewheel/norm/rms_norm_args.h>
 #include <fusewheel/rows.h>
 
 namespace fusewheel {
@@ -58,8 +18,8 @@ inline RmsNormCast check_rms_norm(const char* op, Argument x, Argument weight, i
 // A checked call; owns the tensors its arguments point into.
 struct RmsNorm {
   RmsNormCast cast;
-  Rows x;
-  Rows weight;
+  RowMatrix x;
+  RowMatrix weight;
   Tensor y;
   Tensor rstd;
   RmsNormArgs args;
@@ -79,9 +39,9 @@ struct RmsNorm {
 
 struct RmsNormBackward {
   RmsNormCast cast;
-  Rows grad;
-  Rows x;
-  Rows weight;
+  RowMatrix grad;
+  RowMatrix x;
+  RowMatrix weight;
   Tensor rstd;
   Tensor grad_x;
   Tensor partials;
@@ -89,15 +49,14 @@ struct RmsNormBackward {
   RmsNormBackwardArgs args;
 
   RmsNormBackward(const char* op, const Tensor& gradient, Argument input, const Tensor& gain,
-                  const Tensor& scale, int64_t mode,
-                  int64_t (*chunks_of)(int64_t count, int64_t size) = row_chunks)
+                  const Tensor& scale, int64_t mode)
       : cast(check(op, gradient, input, gain, scale, mode)),
         grad(rows_of(gradient)),
         x(rows_of(input.tensor)),
         weight(rows_of(gain)),
         rstd(as_contiguous(scale)),
         grad_x(empty_contiguous(input.tensor.sizes(), input.tensor.scalar_type(), input.tensor)),
-        partials(allocate_partials(x, input.tensor, chunks_of(x.count, x.size))),
+        partials(allocate_partials(x, input.tensor, row_chunks(x.count, x.size))),
         grad_weight(empty_contiguous(gain.sizes(), gain.scalar_type(), gain)),
         args{grad.tensor.const_data_ptr(),
              x.tensor.const_data_ptr(),
@@ -123,12 +82,10 @@ struct RmsNormBackward {
     return cast;
   }
 
-  static Tensor allocate_partials(const Rows& x, const Tensor& input, int64_t chunks) {
+  static Tensor allocate_partials(const RowMatrix& x, const Tensor& input, int64_t chunks) {
     const int64_t shape[] = {chunks, x.size};
     return empty_contiguous({shape, 2}, accumulate_type(input), input);
   }
 };
 
 }  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE

@@ -1,10 +1,7 @@
-// y = x @ (codes * scales + zeros)^T + bias, two 4-bit codes a byte
-
-#include "matmul/matmul.h"
-
-#if FUSEWHEEL_GLUE
+// y = x * transposed weight + bias, w = code * scale + zero, 4-bit codes
 
 #include <fusewheel/kernel.h>
+#include <fusewheel/linear/products.h>
 
 namespace fusewheel {
 namespace {
@@ -19,19 +16,18 @@ CheckedWeight check(const char* op, const Tensor& qweight, const Tensor& scales,
 Tensor linear_int4(const Tensor& x, const Tensor& qweight, const Tensor& scales,
                    const Tensor& zeros, int64_t group_size, const std::optional<Tensor>& bias,
                    bool dynamic) {
-  const char* op = "linear_int4";
+  constexpr const char* op = "linear_int4";
   Linear call(op, {"x", x}, check(op, qweight, scales, zeros, group_size, {"x", x}), bias);
-  matmul(call.x, call.weight.weight, call.bias, call.y,
-         dynamic ? kInt4Block : 0);
+  multiply(op, call, dynamic ? kInt4Block : 0);
   return call.y;
 }
 
 Tensor linear_int4_backward(const Tensor& grad, const Tensor& qweight, const Tensor& scales,
                             const Tensor& zeros, int64_t group_size) {
-  const char* op = "linear_int4_backward";
+  constexpr const char* op = "linear_int4_backward";
   LinearBackward call(op, {"grad", grad},
                       check(op, qweight, scales, zeros, group_size, {"grad", grad}));
-  matmul_transposed(call.grad, call.weight.weight, call.grad_x);
+  multiply(op, call);
   return call.grad_x;
 }
 
@@ -42,5 +38,3 @@ FUSEWHEEL_KERNELS(library) {
 
 }  // namespace
 }  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE

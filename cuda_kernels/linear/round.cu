@@ -1,29 +1,9 @@
 // Activations rounded to 8 bits: step = max |x| / 127 of a group, code = round(x * (127 / max |x|)),
 // halves to even. They become the float32 numbers that the codes stand for.
-#pragma once
-
-#include <fusewheel/geometry.h>
-
-#include "common/stream.h"
-
-namespace fusewheel {
-
-struct RoundArgs {
-  const void* x;  // no float64
-  float* to;      // contiguous
-  int64_t rows;
-  int64_t stride;
-  int64_t groups;  // of a row
-  int64_t group_size;
-  Dtype dtype;
-};
-
-}  // namespace fusewheel
-
-#if FUSEWHEEL_DEVICE
 
 #include <cfloat>
 
+#include "args.h"
 #include "common/divide.h"
 #include "common/reduce.h"
 #include "common/vector.h"
@@ -56,13 +36,12 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   }
 }
 
-inline void round_launch(const char* op, const RoundArgs& args, Stream stream) {
+}  // namespace
+
+void round_launch(const RoundArgs& args, Stream stream) {
   const dim3 block = row_block(args.group_size, 128);
-  launch(op, round_activations, blocks_for(args.rows * args.groups, block.y), block, 0, stream,
-         args, Divisor(args.groups));
+  launch("round_activations", round_activations, blocks_for(args.rows * args.groups, block.y),
+         block, 0, stream, args, Divisor(args.groups));
 }
 
-}  // namespace
 }  // namespace fusewheel
-
-#endif  // FUSEWHEEL_DEVICE

@@ -1,40 +1,7 @@
 // The product of a linear layer for few rows of x, where reading the weight is most of the work.
 #pragma once
 
-#include <fusewheel/linear/linear.h>
-
-#include "common/stream.h"
-
-namespace fusewheel {
-
-constexpr int64_t kFewRows = 16;
-
-struct LinearArgs {
-  LinearWeight weight;
-  const void* x;
-  int64_t rows;
-  int64_t x_stride;
-  Dtype x_dtype;
-  const void* bias;  // or null
-  Dtype bias_dtype;
-  void* y;  // contiguous
-  Dtype y_dtype;
-};
-
-// A part of a weight, to be decoded.
-struct Panel {
-  int64_t row;
-  int64_t column;  // a multiple of kInt4Block
-  int64_t rows;
-  int64_t columns;
-  void* to;     // [rows, columns], contiguous
-  Dtype dtype;  // of `to`: float32 or float64
-};
-
-}  // namespace fusewheel
-
-#if FUSEWHEEL_DEVICE
-
+#include "args.h"
 #include "common/reduce.h"
 #include "weight.h"
 
@@ -156,5 +123,3 @@ void few_rows_launch(const char* op, const LinearArgs& args, Stream stream) {
 
 }  // namespace
 }  // namespace fusewheel
-
-#endif  // FUSEWHEEL_DEVICE

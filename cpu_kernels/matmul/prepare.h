@@ -1,0 +1,28 @@
+// Activations as matmul.h's products want them: copies that are widened or rounded.
+#pragma once
+
+#include <fusewheel/linear/linear.h>
+
+#include "activations.h"
+
+namespace fusewheel {
+
+// Rows in the accumulation type: themselves where they are, a copy otherwise, into `memory` if
+// given.
+RowMatrix widen(const RowMatrix& rows, bool wide, bool transposed = false,
+           const std::optional<Tensor>& memory = std::nullopt);
+
+// Rows of float32 rounded to int8 by groups, still as float32.
+RowMatrix round_to_int8(const RowMatrix& rows, int64_t group_size);
+
+// Rounded rows and the memory that holds them.
+struct RoundedMatrix {
+  Tensor codes;
+  Tensor steps;
+  Tensor sums;
+  RoundedRows rows;
+
+  explicit RoundedMatrix(const RowMatrix& from);
+};
+
+}  // namespace fusewheel

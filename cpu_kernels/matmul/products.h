@@ -1,0 +1,21 @@
+// The products of matmul.h for tensors, on all threads.
+#pragma once
+
+#include <fusewheel/linear/linear.h>
+
+namespace fusewheel {
+
+// x [rows] @ weight^T + bias -> y. With a `group_size`, x is rounded to int8 by
+// groups of that many (float64 never is): kInt4Block for 4-bit codes.
+void matmul(const RowMatrix& x, const LinearWeight& weight, const std::optional<Tensor>& bias,
+            Tensor& y, int64_t group_size = 0);
+
+// grad [rows] @ weight -> y
+void matmul_transposed(const RowMatrix& grad, const LinearWeight& weight, Tensor& y);
+
+// grad^T [columns of grad, rows] @ x [rows, columns of x] -> y, or added to it. A copy of grad in
+// the accumulation type goes into `memory` where there is some.
+void matmul_gradient(const RowMatrix& grad, const RowMatrix& x, Tensor& y, bool add = false,
+                     const std::optional<Tensor>& memory = std::nullopt);
+
+}  // namespace fusewheel

@@ -1,0 +1,54 @@
+// What the kernels of linear layers are given, and the functions that launch them.
+#pragma once
+
+#include <fusewheel/linear/linear_args.h>
+
+namespace fusewheel {
+
+constexpr int64_t kFewRows = 16;
+
+struct LinearArgs {
+  LinearWeight weight;
+  const void* x;
+  int64_t rows;
+  int64_t x_stride;
+  Dtype x_dtype;
+  const void* bias;  // or null
+  Dtype bias_dtype;
+  void* y;  // contiguous
+  Dtype y_dtype;
+};
+
+// A part of a weight, to be decoded.
+struct Panel {
+  int64_t row;
+  int64_t column;  // a multiple of kInt4Block
+  int64_t rows;
+  int64_t columns;
+  void* to;     // [rows, columns], contiguous
+  Dtype dtype;  // of `to`: float32 or float64
+};
+
+// Activations to be rounded.
+struct RoundArgs {
+  const void* x;  // no float64
+  float* to;      // contiguous
+  int64_t rows;
+  int64_t stride;
+  int64_t groups;  // of a row
+  int64_t group_size;
+  Dtype dtype;
+};
+
+void linear_launch(const LinearArgs&, Stream);
+
+void linear_int8_launch(const LinearArgs&, Stream);
+void linear_int8_dequantise_launch(const LinearWeight&, const Panel&, Stream);
+
+void linear_int4_launch(const LinearArgs&, Stream);
+void linear_int4_dequantise_launch(const LinearWeight&, const Panel&, Stream);
+
+// For both kinds of codes.
+void round_launch(const RoundArgs&, Stream);
+
+}  // namespace fusewheel

@@ -1,0 +1,204 @@
+// Products of few rows by kernels that decode the weight as they read it, all others by ATen's.
+
+#include <fusewheel/aten.h>
+#include <fusewheel/linear/products.h>
+
+#include "args.h"
+
+namespace fusewheel {
+namespace {
+
+// What is summed in, and what a quantised weight becomes for ATen's product. Half precision would
+// not do for it: rounding w to bfloat16 alone costs as much as rounding y, at every product.
+ScalarType sum_type(const Tensor& x) {
+  return x.scalar_type() == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
+}
+
+// A tensor as the matrix of its last dimension's rows.
+Tensor as_matrix(const Tensor& tensor, int64_t rows, int64_t columns) {
+  const int64_t sizes[] = {rows, columns};
+  return torch::stable::reshape(tensor, {sizes, 2});
+}
+
+// y = x * transposed weight + bias for matrices, in the weight's dtype and rounded once to y's.
+void rounded_linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
+                    const Tensor& y) {
+  const ScalarType dtype = weight.scalar_type();
+  const bool direct = y.scalar_type() == dtype;
+  Tensor out = direct ? y : empty_contiguous(y.sizes(), dtype, y);
+  aten_linear(as_type(x, dtype), weight,
+              bias ? std::optional<Tensor>(as_type(*bias, dtype)) : std::nullopt, out);
+  if (!direct) {
+    Tensor to = y;
+    torch::stable::copy_(to, out);
+  }
+}
+
+LinearArgs linear_args(const Linear& call) {
+  LinearArgs args{};
+  args.weight = call.weight.weight;
+  args.x = call.x.tensor.const_data_ptr();
+  args.rows = call.x.count;
+  args.x_stride = call.x.stride;
+  args.x_dtype = dtype_of(call.x.tensor);
+  if (call.bias) {
+    args.bias = call.bias->const_data_ptr();
+    args.bias_dtype = dtype_of(*call.bias);
+  }
+  args.y = call.y.mutable_data_ptr();
+  args.y_dtype = dtype_of(call.y);
+  return args;
+}
+
+// A quantised weight is decoded for ATen's product a panel at a time, which takes no more memory
+// than this unless 64 rows or columns do.
+constexpr int64_t kPanelBytes = 32 << 20;
+
+// The memory for panels, and how many rows (or columns) of `size` elements they have at most.
+struct Panels {
+  int64_t most;
+  Tensor memory;
+
+  Panels(int64_t count, int64_t size, const Tensor& like) {
+    const ScalarType dtype = sum_type(like);
+    const int64_t bytes = dtype == ScalarType::Double ? sizeof(double) : sizeof(float);
+    const int64_t fitting = kPanelBytes / (std::max<int64_t>(size, 1) * bytes);
+    most = std::min(count, std::max<int64_t>(fitting / 64 * 64, 64));
+    const int64_t elements = most * size;
+    memory = empty_contiguous({&elements, 1}, dtype, like);
+  }
+
+  Tensor matrix(int64_t rows, int64_t columns) const {
+    return as_matrix(part(memory, 0, 0, rows * columns), rows, columns);
+  }
+};
+
+void decode(const LinearWeight& weight, const Panel& panel, Stream stream) {
+  const bool is_int8 = weight.kind == WeightKind::kInt8;
+  (is_int8 ? linear_int8_dequantise_launch : linear_int4_dequantise_launch)(weight, panel, stream);
+}
+
+// y = x * transposed weight + bias, a panel of rows of the weight after another.
+void multiply_panels(const Linear& call, Stream stream) {
+  const LinearWeight& weight = call.weight.weight;
+  const Panels panels(weight.rows, weight.columns, call.y);
+  const Tensor x = as_type(as_matrix(call.x.tensor, call.x.count, weight.columns),
+                           panels.memory.scalar_type());
+  const Tensor y = as_matrix(call.y, call.x.count, weight.rows);
+  for (int64_t begin = 0; begin < weight.rows; begin += panels.most) {
+    const int64_t count = std::min(panels.most, weight.rows - begin);
+    const Tensor decoded = panels.matrix(count, weight.columns);
+    decode(weight, {begin, 0, count, weight.columns, decoded.mutable_data_ptr(), dtype_of(decoded)},
+           stream);
+    const auto bias =
+        call.bias ? std::optional<Tensor>(part(*call.bias, 0, begin, count)) : std::nullopt;
+    rounded_linear(x, decoded, bias, part(y, 1, begin, count));
+  }
+}
+
+// grad_x = grad * weight, a panel of columns of the weight after another.
+void multiply_panels(const LinearBackward& call, Stream stream) {
+  const LinearWeight& weight = call.weight.weight;
+  const Panels panels(weight.columns, weight.rows, call.grad_x);
+  const Tensor grad = as_type(as_matrix(call.grad.tensor, call.grad.count, weight.rows),
+                              panels.memory.scalar_type());
+  const Tensor grad_x = as_matrix(call.grad_x, call.grad.count, weight.columns);
+  for (int64_t begin = 0; begin < weight.columns; begin += panels.most) {
+    const int64_t count = std::min(panels.most, weight.columns - begin);
+    const Tensor decoded = panels.matrix(weight.rows, count);
+    decode(weight, {0, begin, weight.rows, count, decoded.mutable_data_ptr(), dtype_of(decoded)},
+           stream);
+    rounded_linear(grad, transposed(decoded), std::nullopt, part(grad_x, 1, begin, count));
+  }
+}
+
+RowMatrix rounded(const RowMatrix& x, int64_t group_size, Stream stream) {
+  const int64_t sizes[] = {x.count, x.size};
+  Tensor out = empty_contiguous({sizes, 2}, ScalarType::Float, x.tensor);
+  round_launch({x.tensor.const_data_ptr(), static_cast<float*>(out.mutable_data_ptr()), x.count,
+                x.stride, x.size / group_size, group_size, dtype_of(x.tensor)},
+               stream);
+  return {out, x.count, x.size, x.size};
+}
+
+void multiply_codes(Linear& call, int64_t rounded_by, Stream stream) {
+  if (rounded_by > 0 && call.x.size > 0 && call.y.scalar_type() != ScalarType::Double) {
+    call.x = rounded(call.x, rounded_by, stream);
+  }
+  if (call.x.count > kFewRows) {
+    return multiply_panels(call, stream);
+  }
+  const bool is_int8 = call.weight.weight.kind == WeightKind::kInt8;
+  (is_int8 ? linear_int8_launch : linear_int4_launch)(linear_args(call), stream);
+}
+
+// Operands of one dtype are ATen's to multiply in it; others, exactly converted, in the dtype that
+// sums have.
+ScalarType product_type(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+  const bool one = x.scalar_type() == weight.scalar_type() &&
+                   (!bias || bias->scalar_type() == x.scalar_type());
+  return one ? x.scalar_type() : sum_type(x);
+}
+
+void multiply_floats(const Linear& call, Stream stream) {
+  const LinearWeight& shape = call.weight.weight;
+  const bool is_half = shape.dtype == Dtype::kBFloat16 || shape.dtype == Dtype::kFloat16;
+  if (call.x.count <= kFewRows && dtype_of(call.x.tensor) == Dtype::kFloat32 && is_half) {
+    return linear_launch(linear_args(call), stream);
+  }
+  const Tensor& weight = call.weight.data;
+  rounded_linear(as_matrix(call.x.tensor, call.x.count, shape.columns),
+                 as_type(weight, product_type(call.x.tensor, weight, call.bias)), call.bias,
+                 as_matrix(call.y, call.x.count, shape.rows));
+}
+
+void multiply_floats(const LinearBackward& call) {
+  const LinearWeight& shape = call.weight.weight;
+  const Tensor& weight = call.weight.data;
+  const ScalarType dtype = product_type(call.grad.tensor, weight, std::nullopt);
+  rounded_linear(as_matrix(call.grad.tensor, call.grad.count, shape.rows),
+                 transposed(as_type(weight, dtype)), std::nullopt,
+                 as_matrix(call.grad_x, call.grad.count, shape.columns));
+}
+
+}  // namespace
+
+void multiply(const char* op, Linear& call, int64_t rounded_by) {
+  if (call.y.numel() == 0) {
+    return;
+  }
+  on_stream(op, call.y, [&](Stream stream) {
+    if (call.weight.weight.kind == WeightKind::kFloating) {
+      multiply_floats(call, stream);
+    } else {
+      multiply_codes(call, rounded_by, stream);
+    }
+  });
+}
+
+void multiply(const char* op, LinearBackward& call) {
+  if (call.grad_x.numel() == 0) {
+    return;
+  }
+  on_stream(op, call.grad_x, [&](Stream stream) {
+    if (call.weight.weight.kind == WeightKind::kFloating) {
+      multiply_floats(call);
+    } else {
+      multiply_panels(call, stream);
+    }
+  });
+}
+
+void multiply(const char*, LinearBackwardWeight& call) {
+  const Tensor& out = call.grad_weight;
+  if (out.numel() == 0) {
+    return;
+  }
+  const ScalarType dtype = product_type(call.x.tensor, out, std::nullopt);
+  const auto shape = out.sizes();
+  const Tensor columns = transposed(as_matrix(call.x.tensor, call.x.count, shape[1]));
+  rounded_linear(transposed(as_matrix(call.grad.tensor, call.grad.count, shape[0])),
+                 as_type(columns, dtype), std::nullopt, out);
+}
+
+}  // namespace fusewheel
