@@ -96,6 +96,7 @@ ELSEWHERE = ("--ignore=tests/cuda_emulated", "--ignore=tests/sanitized")
 VALUES = (
     "tests/ops/test_values.py",
     "tests/ops/test_autograd.py",
+    "tests/ops/test_fuzz.py",
     "tests/native/test_level.py",
 )
 QUICKER = ("--ignore=tests/ops/test_compilers.py", "-m", "not slow")
@@ -187,15 +188,15 @@ def cuda_emulated(session: nox.Session) -> None:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """Try operators with random arguments at each level of instructions (`-- CASES`)."""
+    """Try each operator with random arguments at each level of instructions (`-- CASES`)."""
     wheels = building.build(session, *CPU_ONLY)
     session.install(TORCH, *TEST_TOOLS, *building.local(wheels, "fusewheel", "fusewheel-cpu"))
     count, *rest = session.posargs or ["10000"]
-    rest = rest or [f"--hypothesis-seed={secrets.randbelow(2**32)}"]
+    rest = rest or [f"--seed={secrets.randbelow(2**32)}"]
     session.log(f"the same cases again: nox -s fuzz -- {count} {' '.join(rest)}")
     for level, settings in ({"v4": {}} | OLDER_LEVELS).items():
-        env = {"FUSEWHEEL_CPU_ISA": level, "FUSEWHEEL_FUZZ": count, **settings}
-        session.run("pytest", "tests/ops/test_fuzz.py", *rest, env=env)
+        env = {"FUSEWHEEL_CPU_ISA": level, "FUSEWHEEL_FUZZ": count, **settings, **THREADS}
+        session.run("pytest", *_parallel(), "tests/ops/test_fuzz.py", *rest, env=env)
     # A program is compiled: it takes as long as ten calls of an operator.
     writes = str(max(1, int(count) // 10))
     session.run("pytest", "tests/compiler/test_writes.py", *rest, env={"FUSEWHEEL_WRITES": writes})
@@ -235,7 +236,7 @@ def sanitize(session: nox.Session) -> None:
         tests = session.posargs or ("tests/sanitized", "tests/ops", *QUICKER)
         session.run("python", "-m", "pytest", *tests, env=env)
         for level, older in OLDER_LEVELS.items():
-            numbers = session.posargs or (*VALUES, "tests/ops/test_fuzz.py")
+            numbers = session.posargs or VALUES
             held = {**env, "FUSEWHEEL_CPU_ISA": level, **older}
             session.run("python", "-m", "pytest", *numbers, env=held)
 

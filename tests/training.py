@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from oracle import assert_as_good_as_eager, to_dtype
+from oracle import assert_program_as_good_as_eager, to_dtype
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
@@ -64,7 +64,7 @@ def assert_step(
             continue
         assert value.requires_grad == base.requires_grad, name
         if value.is_floating_point():
-            assert_as_good_as_eager(value, base, truth[name], name)
+            assert_program_as_good_as_eager(value, base, truth[name], name)
         else:
             assert torch.equal(value, base), name
     return runs[0]

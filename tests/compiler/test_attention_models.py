@@ -11,7 +11,7 @@ import fusewheel
 import pytest
 import torch
 import torch.nn.functional as F
-from oracle import assert_as_good_as_eager
+from oracle import assert_program_as_good_as_eager
 
 transformers = pytest.importorskip("transformers")
 Tensor = torch.Tensor
@@ -112,7 +112,7 @@ def test_training_step(compare: Any, name: str) -> None:
     assert [(a.count, a.mask) for a in report.attentions] == [(LAYERS, kind)]
     assert report.graphs == 1
     for what, got in results[0].items():
-        assert_as_good_as_eager(got, results[1][what], results[2][what], f"{name}: {what}")
+        assert_program_as_good_as_eager(got, results[1][what], results[2][what], f"{name}: {what}")
 
 
 def test_mask_in_a_buffer(compare: Any) -> None:

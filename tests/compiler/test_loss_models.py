@@ -9,7 +9,7 @@ import fusewheel
 import pytest
 import torch
 import torch.nn.functional as F
-from oracle import assert_as_good_as_eager
+from oracle import assert_program_as_good_as_eager
 from torch import nn
 from training import wide
 
@@ -111,7 +111,7 @@ def _assert_step(compare: Any, build: type[nn.Module], dtype: torch.dtype, inner
     # All gradients as one vector: which tensors eager is lucky with is a matter of chance.
     for names in (["loss"], [name for name in got if name != "loss"]):
         vectors = (torch.cat([r[n].flatten() for n in names]) for r in (got, eager, truth))
-        assert_as_good_as_eager(*vectors, what=names[0])
+        assert_program_as_good_as_eager(*vectors, what=names[0])
     return recorder.report()
 
 

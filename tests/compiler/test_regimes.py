@@ -9,7 +9,7 @@ from typing import Any
 import fusewheel
 import pytest
 import torch
-from oracle import assert_as_good_as_eager
+from oracle import assert_program_as_good_as_eager
 from small_model import COUNTS, LOSS, SmallModel, gradients, gradients_of, small_model, tokens
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
@@ -91,7 +91,7 @@ def test_autocast(compare: Any, dtype: torch.dtype) -> None:
     assert [o.dtype for o in got[:3]] == [torch.float32, torch.float32, dtype]
     *outputs, vectors = zip(got, eager, results(run, exact, False), strict=True)
     for number, triple in enumerate(outputs):
-        assert_as_good_as_eager(*triple, what=f"result {number}")
+        assert_program_as_good_as_eager(*triple, what=f"result {number}")
     # By its length: which single error is the largest one is a matter of chance.
     assert (vectors[0] - vectors[2]).norm() <= 2 * (vectors[1] - vectors[2]).norm()
     report = recorder.report()

@@ -5,29 +5,19 @@ from __future__ import annotations
 import os
 from collections import Counter
 
+import pytest
 from compiler.writes import Program, check, programs
-from hypothesis import HealthCheck, Phase, given, settings
+from fuzz.run import try_all
 
-# Without being asked for a number the same ones every time.
-WANTED = os.environ.get("FUSEWHEEL_WRITES")
-CASES = int(WANTED or 50)
+# Each run has others, as `--seed` says.
+CASES = int(os.environ.get("FUSEWHEEL_WRITES") or 50)
 
 
-def test_values_and_gradients_are_those_of_eager() -> None:
+def test_values_and_gradients_are_those_of_eager(pytestconfig: pytest.Config) -> None:
     ended: Counter[str] = Counter()
 
-    @settings(
-        max_examples=CASES,
-        derandomize=WANTED is None,
-        database=None,
-        deadline=None,
-        print_blob=True,
-        suppress_health_check=list(HealthCheck),
-        phases=(Phase.generate, Phase.shrink),
-    )
-    @given(programs())
     def compare(program: Program) -> None:
         ended[check(program)] += 1
 
-    compare()
+    try_all(pytestconfig, programs(), compare, CASES)
     assert ended["ran"] > ended["raised"], ended

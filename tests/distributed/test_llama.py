@@ -11,7 +11,7 @@ import fusewheel
 import pytest
 import torch
 from group import SIZE, Check
-from oracle import assert_as_good_as_eager
+from oracle import assert_program_as_good_as_eager
 from torch import Tensor, nn
 
 STEPS = 4
@@ -129,7 +129,7 @@ def check_curve(losses: list[float]) -> None:
     assert exact[-1] < exact[0]
     # In float64, where the order of sums is all that differs.
     got, base = (torch.tensor(curve, dtype=torch.float64) for curve in (losses, exact))
-    assert_as_good_as_eager(got, base, base, "losses")
+    assert_program_as_good_as_eager(got, base, base, "losses")
 
 
 def tensor_parallel(mesh: Any, spread: bool) -> nn.Module:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from fusewheel.dispatch.operator import Make
 from group import SIZE, Check
-from oracle import assert_as_good_as_eager
+from oracle import assert_program_as_good_as_eager
 from torch import Tensor
 
 ROWS, FEATURES, CLASSES = 24, 16, 43
@@ -74,7 +74,7 @@ def check_loss(mesh: Any, kind: str, options: tuple, how: str) -> None:
     whole = [t.clone().requires_grad_() for t in inputs]
     expected = evaluate(getattr(fusewheel, kind), whole, target, weight, options, how)
     for k, (a, b) in enumerate(zip(got, expected, strict=True)):
-        assert_as_good_as_eager(a.full_tensor(), b, b, f"result {k}")
+        assert_program_as_good_as_eager(a.full_tensor(), b, b, f"result {k}")
 
 
 def evaluate(function, inputs, target, weight, options, how) -> tuple[Tensor, ...]:
@@ -186,4 +186,4 @@ def check_whole(mesh: Any) -> None:
     flat = mesh._flatten("all")
     for on, layout in ((mesh, [Shard(0), Replicate()]), (flat, [Shard(1)])):
         loss = fusewheel.distributed.cross_entropy(distribute(whole, on, layout), target)
-        assert_as_good_as_eager(loss.full_tensor(), expected, expected)
+        assert_program_as_good_as_eager(loss.full_tensor(), expected, expected)

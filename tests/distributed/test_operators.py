@@ -13,7 +13,7 @@ from fusewheel import ops
 from fusewheel.dispatch.operator import Make, Operator
 from fusewheel.dispatch.sharding import PARTIAL, REPLICATE, Layout, Place, places
 from group import SIZE, Check
-from oracle import assert_as_good_as_eager, tensors_of
+from oracle import assert_program_as_good_as_eager, tensors_of
 from torch import Tensor
 
 GRADIENTS = 2
@@ -92,7 +92,7 @@ def check_layout(operator, mesh, arguments, layout, expected, what) -> None:
         found = [o.placements for o in got]
         assert found == [(placement(p),) for p in layout.outputs], f"{what}: {found}"
     for k, (a, b) in enumerate(zip(got, expected, strict=True)):
-        assert_as_good_as_eager(a.full_tensor(), b, b, f"{what}, output {k}")
+        assert_program_as_good_as_eager(a.full_tensor(), b, b, f"{what}, output {k}")
 
 
 def check_gradients(operator, mesh, arguments, layout, what) -> None:
@@ -111,7 +111,7 @@ def check_gradients(operator, mesh, arguments, layout, what) -> None:
     for k, (a, b) in enumerate(zip(got, expected, strict=True)):
         assert (a is None) == (b is None), f"{what}, gradient {k}"
         if b is not None:
-            assert_as_good_as_eager(a.full_tensor(), b, b, f"{what}, gradient {k}")
+            assert_program_as_good_as_eager(a.full_tensor(), b, b, f"{what}, gradient {k}")
 
 
 def gradients(
@@ -161,7 +161,7 @@ def check_second(operator: Operator, mesh: Any) -> None:
             for k, (a, b) in enumerate(zip(got, expected, strict=True)):
                 assert (a is None) == (b is None), f"{what}, gradient {k}"
                 if b is not None:
-                    assert_as_good_as_eager(a.full_tensor(), b, b, f"{what}, gradient {k}")
+                    assert_program_as_good_as_eager(a.full_tensor(), b, b, f"{what}, gradient {k}")
 
 
 def elements(arguments: tuple) -> int:
@@ -202,7 +202,7 @@ def check_any(operator: Operator, mesh: Any) -> None:
                     assert index == operator.mutates and "is written" in str(error), what
                     continue
                 for a, b in zip(got, expected, strict=True):
-                    assert_as_good_as_eager(a.full_tensor(), b, b, what)
+                    assert_program_as_good_as_eager(a.full_tensor(), b, b, what)
 
 
 def run(operator: Operator, arguments: tuple) -> tuple[Tensor, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from group import SIZE, Check
-from oracle import DTYPES, assert_as_good_as_eager
+from oracle import DTYPES, assert_program_as_good_as_eager
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs/examples/distributed/ring_attention.py"
 NAMES = [f"{dtype}, {causal}" for dtype in DTYPES for causal in (False, True)]
@@ -50,4 +50,4 @@ def check(example, dtype: torch.dtype, causal: bool) -> None:
     exact = evaluate([t.double() for t in whole], plain)
     for k, (a, b, c) in enumerate(zip(got, eager, exact, strict=True)):
         b, c = (t.chunk(SIZE, 2)[rank] for t in (b, c))
-        assert_as_good_as_eager(a, b, c, f"result {k}")
+        assert_program_as_good_as_eager(a, b, c, f"result {k}")

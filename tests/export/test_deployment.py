@@ -13,7 +13,7 @@ import tiny_decoder
 import torch
 import torch._inductor.config as config
 import torch.nn.functional as F
-from oracle import assert_as_good_as_eager
+from oracle import assert_program_as_good_as_eager
 from torch import Tensor
 from torch._dynamo.utils import counters
 from torch.export import Dim
@@ -78,7 +78,7 @@ for batch, length in ((2, 7), (1, 2), (8, 32)):
         x = tiny_decoder.tokens(batch, length)
         got = torch.load(f"{package}.{batch}x{length}")
         with torch.no_grad():
-            assert_as_good_as_eager(got, model(x), exact(x), what=f"{batch} x {length}")
+            assert_program_as_good_as_eager(got, model(x), exact(x), what=f"{batch} x {length}")
 
 
 def test_package_in_cpp(package: Path, run_model: Path) -> None:
@@ -87,7 +87,7 @@ def test_package_in_cpp(package: Path, run_model: Path) -> None:
         x = tiny_decoder.tokens(1, length)
         with torch.no_grad():
             eager, wide = model(x)[0, -1], exact(x)[0, -1]
-        assert_as_good_as_eager(logits_of(run_model, package, x), eager, wide)
+        assert_program_as_good_as_eager(logits_of(run_model, package, x), eager, wide)
 
 
 class Scripted(torch.nn.Module):
@@ -122,7 +122,7 @@ def test_torchscript_in_cpp(tmp_path: Path, run_model: Path) -> None:
     scripted.save(str(path))
     with torch.no_grad():
         eager, wide = Written()(x)[0, -1], Written().double()(x)[0, -1]
-    assert_as_good_as_eager(logits_of(run_model, path, x), eager, wide)
+    assert_program_as_good_as_eager(logits_of(run_model, path, x), eager, wide)
 
 
 def test_optimized_torchscript_in_cpp(tmp_path: Path, run_model: Path) -> None:
@@ -138,7 +138,7 @@ def test_optimized_torchscript_in_cpp(tmp_path: Path, run_model: Path) -> None:
         x = tiny_decoder.tokens(1, length)
         with torch.no_grad():
             eager, wide = model(x)[0, -1], exact(x)[0, -1]
-        assert_as_good_as_eager(logits_of(run_model, path, x), eager, wide)
+        assert_program_as_good_as_eager(logits_of(run_model, path, x), eager, wide)
 
 
 def test_errors_in_cpp(tmp_path: Path, run_model: Path) -> None:
@@ -183,4 +183,4 @@ def test_stock_program_compiled_with_the_pass(tmp_path: Path) -> None:
         x = torch.randn(rows, 16)
         with torch.no_grad():
             exact = block.double()(x.double())
-            assert_as_good_as_eager(compiled(x), block.float()(x), exact)
+            assert_program_as_good_as_eager(compiled(x), block.float()(x), exact)

@@ -10,7 +10,7 @@ import fusewheel
 import pytest
 import tiny_decoder
 import torch
-from oracle import assert_as_good_as_eager
+from oracle import assert_program_as_good_as_eager
 from torch import Tensor
 from torch.export import Dim, ExportedProgram
 from torch.nn import Module
@@ -96,7 +96,7 @@ def assert_right(program: ExportedProgram, model: Module, *inputs: Tensor) -> No
     wide = [x.double() if x.is_floating_point() else x for x in inputs]
     with torch.no_grad():
         got, eager = program.module()(*inputs), model(*inputs)
-        assert_as_good_as_eager(got, eager, in_float64(model)(*wide))
+        assert_program_as_good_as_eager(got, eager, in_float64(model)(*wide))
 
 
 def operators_in(program: ExportedProgram) -> set[str]:
@@ -174,7 +174,7 @@ with torch.no_grad():
     assert torch.equal(loaded_x, x)
     model = tiny_decoder.decoder()
     with torch.no_grad():
-        assert_as_good_as_eager(got, model(x), model.double()(x))
+        assert_program_as_good_as_eager(got, model(x), model.double()(x))
 
 
 def test_unflatten() -> None:

@@ -19,7 +19,7 @@ from fusewheel.compiler.cost import rules
 from fusewheel.compiler.entry import inductor as inductor_pass
 from fusewheel.compiler.entry.inductor import Rewrite
 from fusewheel.compiler.match.registry import known_patterns
-from oracle import assert_as_good_as_eager
+from oracle import assert_program_as_good_as_eager
 from torch import Tensor
 from torch._dynamo.utils import counters
 from torch._inductor.compile_fx import _recursive_pre_grad_passes
@@ -77,7 +77,7 @@ def test_training_with_inductor() -> None:
             gradients = torch.autograd.grad(logits.square().sum(), parameters)
             results.append((logits, torch.cat([g.flatten() for g in gradients])))
     for got, eager, wide in zip(*results, strict=True):
-        assert_as_good_as_eager(got, eager, wide)
+        assert_program_as_good_as_eager(got, eager, wide)
     # Grouped attention does not pay where it is differentiated, and a loss is not there.
     counts = {name: n for name, n in tiny_decoder.COUNTS.items() if name != "grouped_attention"}
     assert counters["fusewheel"] == counts

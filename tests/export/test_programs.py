@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from fusewheel.compiler import Report, rewrite
 from fusewheel.compiler.ir.pattern import Context
 from fusewheel.compiler.patterns.silu_mul import PATTERN as SILU_MUL
-from oracle import assert_as_good_as_eager, tensors_of
+from oracle import assert_program_as_good_as_eager, tensors_of
 from torch import Tensor
 from torch.export import Dim, ExportedProgram
 from torch.nn import Module
@@ -50,8 +50,8 @@ def exported(body: Any) -> tuple[ExportedProgram, Report, Tensor]:
         runs = [tensors_of(f(x.to(f.weight.dtype))) for f in (module, net, wide)]
     states = [f.state for f in (module, net, wide)]
     for got, eager, exact in zip(*runs, strict=True):
-        assert_as_good_as_eager(got, eager, exact)
-    assert_as_good_as_eager(*states)
+        assert_program_as_good_as_eager(got, eager, exact)
+    assert_program_as_good_as_eager(*states)
     return program, fusewheel.explain(program), x
 
 

@@ -8,11 +8,11 @@ import torch
 from calls import differentiable, eager, functional
 from fusewheel.dispatch.operator import Operator
 from hypothesis import strategies as st
-from oracle import emulated, tensors_of
+from neighbours import Arguments, Function, assert_call_as_good_as_eager
+from oracle import emulated, same, tensors_of
 from torch import Tensor
 
 from fuzz.draw import Draw, Strategy
-from fuzz.judge import Arguments, Function, assert_as_good, same
 
 
 class Case:
@@ -50,7 +50,9 @@ class Case:
     def check_numbers(self) -> None:
         """As good as eager's."""
         functions = self._own, self.operator.reference
-        assert_as_good(self._outputs, *functions, self.arguments, "output", self.infinite)
+        assert_call_as_good_as_eager(
+            self._outputs, *functions, self.arguments, "output", self.infinite
+        )
 
     def check_gradients(self) -> None:
         """Likewise."""
@@ -70,7 +72,8 @@ class Case:
             )
 
         functions = functional(self.operator), eager(self.operator)
-        assert_as_good(gradients, *functions, (*self.arguments, *self.grads), "gradient")
+        given = (*self.arguments, *self.grads)
+        assert_call_as_good_as_eager(gradients, *functions, given, "gradient")
 
     def check_memory(self) -> None:
         """Nothing is written but what is said to be."""

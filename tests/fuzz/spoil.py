@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from fusewheel.dispatch.operator import Operator
 from hypothesis import strategies as st
+from neighbours import Arguments
 from torch import Tensor
 
 from fuzz.draw import Draw, Strategy
-from fuzz.judge import Arguments
 
 WRONG_NUMBERS = (0, -1, 3, 2**31, 2**40, -(2**63), -0.5, 1.5, math.inf, math.nan, "three", None)
 WRONG_DTYPES = (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-
-from fuzz.judge import assert_as_good
+from neighbours import assert_call_as_good_as_eager, compute
 
 
 def through_a_large_sum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -17,8 +16,8 @@ def through_a_large_sum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def judge(off: float, x: float = 0.1, dtype: torch.dtype = torch.float64) -> None:
     """Judges a function that is exact, or `off`, where eager always loses the same."""
     arguments = tuple(torch.full((1,), v, dtype=dtype) for v in (x, 1.0))
-    assert_as_good(
-        lambda function, given: (function(*given),),
+    assert_call_as_good_as_eager(
+        compute,
         lambda x, y: x + off,
         through_a_large_sum,
         arguments,
@@ -43,8 +42,8 @@ def test_that_eager_hit_a_number_and_all_around_it_is_luck():
 
 def test_zero_for_what_is_small_is_seen():
     with pytest.raises(AssertionError, match="output 0"):
-        assert_as_good(
-            lambda function, given: (function(*given),),
+        assert_call_as_good_as_eager(
+            compute,
             lambda x: 0.0 * x,
             lambda x: torch.exp(-x * x / 2),
             (torch.tensor(-8.0),),

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fusewheel import jit
-from oracle import assert_as_good_as_eager
+from oracle import assert_program_as_good_as_eager
 from torch import Tensor, nn
 
 from .nets import REPLACED, as_torchscript, decoder, inputs
@@ -30,7 +30,7 @@ def test_values_at_any_size(how, dtype, fused_in):
     for sizes in ((2, 6), (3, 9)):
         given = inputs(dtype, *sizes)
         wide = [value.double() for value in given]
-        assert_as_good_as_eager(optimized(*given), model(*given), exact(*wide), f"{sizes}")
+        assert_program_as_good_as_eager(optimized(*given), model(*given), exact(*wide), f"{sizes}")
 
 
 @HOW

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from fusewheel import ops
+import pytest
 from fusewheel.dispatch.operator import Operator
 from fuzz.case import Case, cases
 from fuzz.draw import Strategy
-from fuzz.judge import Arguments
+from fuzz.run import try_all
 from fuzz.spoil import spoiled
-from hypothesis import HealthCheck, Phase, given, settings
+from neighbours import Arguments
 from oracle import emulated, slow, tensors_of
 
-# Of all operators together. Without being asked for a number the same ones every time.
-WANTED = os.environ.get("FUSEWHEEL_FUZZ")
-CASES = int(WANTED or (72 if slow() else 200))
-# Where one call is wrong, so many are right.
-RIGHT = 3
+# Of each operator, and as many with a mistake. Each run has others, as `--seed` says.
+CASES = int(os.environ.get("FUSEWHEEL_FUZZ") or (3 if slow() else 25))
 
 
 def strategies() -> dict[str, Strategy]:
@@ -36,21 +31,6 @@ def strategies() -> dict[str, Strategy]:
 STRATEGIES = strategies()
 
 
-def try_all(strategy: Any, share: float, check: Callable[[Any], None]) -> None:
-    """Checks an operator's share of the cases."""
-    count = max(1, round(share * CASES / len(ops.operators())))
-    options = settings(
-        max_examples=count,
-        derandomize=WANTED is None,
-        database=None,
-        deadline=None,
-        print_blob=True,
-        suppress_health_check=list(HealthCheck),
-        phases=(Phase.generate, Phase.shrink),
-    )
-    options(given(strategy)(check))()
-
-
 def strategy_of(operator: Operator) -> Strategy:
     assert operator.name in STRATEGIES, (
         f"the test module of {operator.name} must have a strategy for its arguments, "
@@ -59,14 +39,14 @@ def strategy_of(operator: Operator) -> Strategy:
     return STRATEGIES[operator.name]
 
 
-def test_any_arguments(operator: Operator):
+def test_any_arguments(operator: Operator, pytestconfig: pytest.Config):
     def check(case: Case) -> None:
         case.check()
 
-    try_all(cases(operator, strategy_of(operator)), RIGHT / (RIGHT + 1), check)
+    try_all(pytestconfig, cases(operator, strategy_of(operator)), check, CASES)
 
 
-def test_any_mistake(operator: Operator):
+def test_any_mistake(operator: Operator, pytestconfig: pytest.Config):
     """It is refused with a message, or is none."""
 
     def check(arguments: Arguments) -> None:
@@ -81,4 +61,4 @@ def test_any_mistake(operator: Operator):
         for a, b in zip(got, want, strict=True):
             assert a is b is None or (a.shape, a.dtype) == (b.shape, b.dtype)
 
-    try_all(spoiled(operator, strategy_of(operator)), 1 / (RIGHT + 1), check)
+    try_all(pytestconfig, spoiled(operator, strategy_of(operator)), check, CASES)

@@ -26,44 +26,43 @@ def gelu(form: str) -> tuple[Function, Function]:
     )
 
 
-# fusewheel's, PyTorch's, and by how many units in the last place it may be off.
-FUNCTIONS: dict[str, tuple[Function, Function, float]] = {
-    "exp": (lambda x: fusewheel.exp_add(x, 0.0), torch.exp, 1.05),
-    "silu": (lambda x: fusewheel.silu_mul(x, torch.ones_like(x)), torch.nn.functional.silu, 3),
-    "tanh": (tanh, torch.tanh, 3),
-    "gelu": (*gelu("none"), 3),
-    "gelu by tanh": (*gelu("tanh"), 3),
+REFERENCES = {o.name: o.reference for o in fusewheel.ops.operators()}
+# fusewheel's and PyTorch's.
+FUNCTIONS: dict[str, tuple[Function, Function]] = {
+    "exp": (lambda x: fusewheel.exp_add(x, 0.0), torch.exp),
+    "silu": (lambda x: fusewheel.silu_mul(x, torch.ones_like(x)), torch.nn.functional.silu),
+    "tanh": (tanh, torch.tanh),
+    "gelu": gelu("none"),
+    "gelu by tanh": gelu("tanh"),
 }
 SPECIALS = [math.inf, -math.inf, math.nan, 0.0, -0.0, 1e-45, -1e-45, 1e-39, -1e-39, 3e38, -3e38]
 
 
+def judge(name: str, x: Tensor) -> None:
+    """Far on the left gates are as small as around 0, and eager's are wrong: each apart."""
+    own, torchs = FUNCTIONS[name]
+    for part in (x[x < -1], x[~(x < -1)]):
+        # logsumexp is float32 whatever the logits are.
+        got = own(part).to(x.dtype)
+        wide = part.double()
+        # In float64 PyTorch's own gelu has no digits left far out on the left.
+        tanh_form = name == "gelu by tanh"
+        exact = REFERENCES["gelu"](wide, tanh_form) if "gelu" in name else torchs(wide)
+        assert_as_good_as_eager(got, torchs(part), exact, name)
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_floats_of_every_magnitude(name: str):
-    own, torchs, units = FUNCTIONS[name]
     count = 100_000 if slow() else 10_000_000
     bits = torch.randint(-(2**31), 2**31, (count,), dtype=torch.int64).to(torch.int32)
     near = torch.randn(count // 10) * 4
     x = torch.cat([bits.view(torch.float32), near, torch.tensor(SPECIALS)])
     for part in x.split(1_000_000):
-        got, exact = own(part).double(), torchs(part.double())
-        rounded = exact.float()
-        assert torch.equal(got.isnan(), rounded.isnan())
-        assert torch.equal(got.isinf(), rounded.isinf())
-        finite = rounded.isfinite()
-        # Gates fall to 0 on the left, in eager too, before their exact value does.
-        base = (part.double() if "lu" in name else exact)[finite].abs()
-        unit = torch.exp2(torch.floor(torch.log2(base.clamp(min=2.0**-126)))) * 2.0**-23
-        off = ((got - exact)[finite].abs() / unit).max()
-        assert off < units, f"{name}: {off:.3f} units in the last place"
+        judge(name, part)
 
 
 @pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_sixteen_bit_value(name: str, narrow: torch.dtype):
-    own, torchs, _ = FUNCTIONS[name]
     x = torch.arange(-32768, 32768, dtype=torch.int32).to(torch.int16).view(narrow)
-    x = x[~(x.double().abs() > 1e38)]  # beyond, eager's error function overflows
-    exact = torchs(x.double())
-    got = own(x)
-    # logsumexp is float32 whatever the logits are.
-    assert_as_good_as_eager(got.to(narrow), torchs(x), exact, name)
+    judge(name, x[~(x.double().abs() > 1e38)])  # beyond, eager's error function overflows

@@ -14,15 +14,17 @@ OPERATORS = {o.name: o for o in fusewheel.ops.operators()}
 def test_many_random_values_and_their_slopes(form: str):
     for scale in (1e-3, 1.0, 5.0, 1e3):
         x = torch.randn(1_000_000) * scale
+        if emulated():
+            x = x.clamp(min=-10)  # CUDA's slopes by tanh end there, where they are 1e-36
         results = []
-        for function, dtype in (
-            (fusewheel.gelu, torch.float32),
-            (torch.nn.functional.gelu, torch.float32),
-            (torch.nn.functional.gelu, torch.float64),
-        ):
-            leaf = x.to(dtype).requires_grad_()
+        for function in (fusewheel.gelu, torch.nn.functional.gelu):
+            leaf = x.clone().requires_grad_()
             y = function(leaf, approximate=form)
             results.append((y.detach(), *torch.autograd.grad(y.sum(), leaf)))
+        # In float64 PyTorch's own has no digits left far out on the left.
+        wide, tanh = x.double(), form == "tanh"
+        value, slope = (OPERATORS[name].reference for name in ("gelu", "gelu_backward"))
+        results.append((value(wide, tanh), slope(torch.ones_like(wide), wide, tanh)))
         for what, triple in zip(("value", "slope"), zip(*results, strict=True), strict=True):
             assert_as_good_as_eager(*triple, what=f"{what}, scale {scale}")
 

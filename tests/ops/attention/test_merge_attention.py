@@ -86,7 +86,10 @@ def test_the_last_bits_of_a_small_share(dtype):
     exact = fusewheel.merge_attention(*(t.double() for t in (out, values, other, others)))[0]
     share = (others.double() - values.double()).sigmoid().unsqueeze(-1)
     torch.testing.assert_close(exact, out.double() * (1 - share) + other.double() * share)
-    assert_as_good_as_eager(got, exact.to(dtype), exact)
+    # The difference is exact in float32: eager's share is as good as any.
+    narrow = (others - values).sigmoid().unsqueeze(-1)
+    eager = out * (1 - narrow) + other * narrow
+    assert_as_good_as_eager(got, eager.to(dtype), exact)
 
 
 def test_the_logsumexp_to_the_last_bits():

@@ -6,7 +6,8 @@ import torch
 from fusewheel.dispatch.operator import Make
 from fusewheel.ops.linear._quantized import rounded, unpack
 from fuzz.draw import Draw
-from oracle import DTYPES, assert_as_good_as_eager
+from neighbours import assert_call_as_good_as_eager, compute
+from oracle import DTYPES, assert_as_good_as_eager, assert_program_as_good_as_eager
 
 # float64 scales are for float64 activations.
 DTYPE_PAIRS = [(a, b) for a in DTYPES for b in DTYPES if b != torch.float64 or a == torch.float64]
@@ -52,10 +53,7 @@ def test_dtypes_mix(given, stored, dynamic):
         x, bias = Make(given, seed=4)(rows, columns), Make(stored, seed=5)(123)
         codes, scales, zeros = weight(123, columns, size, dtype=stored)
         arguments = (x, codes, scales, zeros, size, bias, dynamic)
-        exact = reference(
-            x.double(), codes, scales.double(), zeros.double(), size, bias.double(), dynamic
-        )
-        assert_as_good_as_eager(operator(*arguments), reference(*arguments), exact)
+        assert_call_as_good_as_eager(compute, operator, reference, arguments, "output")
 
 
 def test_integer_products_are_exact():
@@ -167,7 +165,8 @@ def test_one_row_is_as_exact_as_its_dtype(dtype):
         torch.cat([f(row[None], codes, scales, zeros, 32, None, False) for row in x])
         for f in (fusewheel.linear_int4, reference)
     )
-    assert_as_good_as_eager(got, base, exact)
+    # Half types are rounded to 16 bits a block: an error follows the block and not the sum.
+    assert_program_as_good_as_eager(got, base, exact)
 
 
 def test_one_large_activation_does_not_drown_the_others(dtype):

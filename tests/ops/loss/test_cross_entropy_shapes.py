@@ -7,7 +7,7 @@ from typing import Any
 import fusewheel
 import pytest
 import torch
-from oracle import assert_as_good_as_eager, to_dtype
+from neighbours import assert_call_as_good_as_eager
 from torch import Tensor
 from torch.nn import functional
 from torch.testing._internal.common_methods_invocations import op_db
@@ -24,15 +24,12 @@ def step(function: Any, logits: Tensor, *arguments: Any, **options: Any) -> tupl
 
 
 def assert_like_torch(logits: Tensor, target: Tensor, **options: Any) -> None:
-    exact_arguments = to_dtype((logits, target), torch.float64)
-    values = to_dtype(tuple(options.values()), torch.float64)
-    exact_options = dict(zip(options, values, strict=True))
-    got = step(fusewheel.cross_entropy, logits, target, **options)
-    eager = step(functional.cross_entropy, logits, target, **options)
-    exact = step(functional.cross_entropy, *exact_arguments, **exact_options)
-    for what, *triple in zip(("loss", "gradient"), got, eager, exact, strict=True):
-        label = f"{what} of {list(logits.shape)}, {list(target.shape)}, {options}"
-        assert_as_good_as_eager(*triple, what=label)
+    def compute(function: Any, arguments: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+        return step(function, *arguments[:2], **dict(zip(options, arguments[2:], strict=True)))
+
+    functions = fusewheel.cross_entropy, functional.cross_entropy
+    what = f"{list(logits.shape)}, {list(target.shape)}, {options}, result"
+    assert_call_as_good_as_eager(compute, *functions, (logits, target, *options.values()), what)
 
 
 def test_pytorchs_own_samples(dtype: torch.dtype):

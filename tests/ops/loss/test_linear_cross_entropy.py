@@ -8,7 +8,8 @@ import pytest
 import torch
 from fuzz.draw import Draw
 from fuzz.shapes import row_values
-from oracle import assert_as_good_as_eager, emulated
+from neighbours import assert_call_as_good_as_eager
+from oracle import emulated
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional
@@ -56,12 +57,11 @@ def with_gradients(function, x, weight, target, bias=None, class_weight=None, **
 
 
 def assert_like_torch(*tensors, **settings):
-    wide = [t.double() if isinstance(t, Tensor) and t.is_floating_point() else t for t in tensors]
-    got = with_gradients(fusewheel.linear_cross_entropy, *tensors, **settings)
-    base = with_gradients(eager, *tensors, **settings)
-    exact = with_gradients(eager, *wide, **settings)
-    for what, *triple in zip(("loss", "x", "weight", "bias"), got, base, exact, strict=False):
-        assert_as_good_as_eager(*triple, what=f"{what}, {settings}")
+    def compute(function, arguments):
+        return with_gradients(function, *arguments, **settings)
+
+    functions = fusewheel.linear_cross_entropy, eager
+    assert_call_as_good_as_eager(compute, *functions, tensors, f"{settings}, result")
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)

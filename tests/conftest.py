@@ -1,0 +1,55 @@
+"""Random numbers are new in every run, and the same again with `--seed`.
+
+Before every test torch, numpy and random are seeded from one number and the test's name, so that a
+test has the same numbers alone, after others, and in any process of pytest-xdist.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import zlib
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--seed", type=int, metavar="N", help="of all random numbers; default: a new one"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.seed is None:
+        shared = getattr(config, "workerinput", {})
+        config.option.seed = shared.get("seed", secrets.randbelow(2**32))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node) -> None:
+    """pytest-xdist's: tells a worker the number."""
+    node.workerinput["seed"] = node.config.option.seed
+
+
+def told(config: pytest.Config) -> str:
+    return f"seed: {config.option.seed}; again with --seed {config.option.seed}"
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return told(config)
+
+
+def pytest_terminal_summary(terminalreporter, exitstatus: int, config: pytest.Config) -> None:
+    if exitstatus == pytest.ExitCode.TESTS_FAILED:
+        terminalreporter.write_line(told(config))
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    import numpy
+    import torch
+
+    seed = zlib.crc32(f"{item.config.option.seed} {item.nodeid}".encode())
+    torch.manual_seed(seed)
+    numpy.random.seed(seed)
+    random.seed(seed)
