@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
@@ -16,10 +15,12 @@ def try_all(
     strategy: st.SearchStrategy[Any],
     check: Callable[[Any], None],
     count: int,
+    number: int | None,
 ) -> None:
-    """Checks `count` cases, drawn from the seed of the test or from `--hypothesis-seed`."""
+    """Checks `count` cases, drawn from a number or from `--hypothesis-seed`; without, the same."""
     options = settings(
         max_examples=count + 1,  # the first is always the simplest
+        derandomize=number is None,
         database=None,
         deadline=None,
         print_blob=True,
@@ -27,6 +28,6 @@ def try_all(
         phases=(Phase.generate, Phase.shrink),
     )
     test = given(strategy)(check)
-    if config.getoption("--hypothesis-seed") is None:
-        test = seed(torch.initial_seed())(test)
+    if number is not None and config.getoption("--hypothesis-seed") is None:
+        test = seed(number)(test)
     options(test)()
