@@ -84,6 +84,7 @@ RULES = (
         r"^(THREADS|LARGEST|SETS|PART|WARM_UP|SECONDS|SIZE|FACTOR|FINE|COARSE|MANY) =",
         "How much is tried, how long it may take and how far a number may be off is free.",
     ),
+    Rule(("patterns",), r"\border=", "Which runs first counts, not by how much.", old=r"\d+"),
     Rule(("columns",), r"manual_seed|daemon=|warn_only", "Other random numbers do as well."),
     Rule(
         ("patterns",), r"^(_FEW_ROWS|_MANY_ROWS|_SMALL_WEIGHT)\b", "Where a match pays is measured."

@@ -28,8 +28,11 @@ def test_tiles_end_where_the_sizes_say(rows, features, outputs, dtype):
 @pytest.mark.parametrize(("given", "stored"), DTYPE_PAIRS, ids=str)
 def test_dtypes_mix(given, stored, rows):
     x, weight = Make(given, seed=1)(rows, 129), Make(stored, seed=2)(37, 129)
-    exact = REFERENCE(x.double(), weight.double(), None)
-    assert_as_good_as_eager(fusewheel.linear(x, weight), REFERENCE(x, weight, None), exact)
+    for dtype in (None, *(b for a, b in DTYPE_PAIRS if a == given)):
+        bias = None if dtype is None else Make(dtype, seed=3)(37)
+        exact = REFERENCE(x.double(), weight.double(), None if bias is None else bias.double())
+        got, base = fusewheel.linear(x, weight, bias), REFERENCE(x, weight, bias)
+        assert_as_good_as_eager(got, base, exact, f"bias of {dtype}")
 
 
 @pytest.mark.parametrize("rows", [1, 4, 9, 40])
