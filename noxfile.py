@@ -209,7 +209,9 @@ def mutants(session: nox.Session) -> None:
     `-- 60 --seed 7 --of cpu patterns` breaks the same lines again, of these kinds only. It works on
     a copy of the repository, in build/mutants. It fails if 5 % or more survive.
     """
-    building.install_once(session, TORCH, *TEST_TOOLS, *MODELS, *BUILD_TOOLS, "scikit-build-core")
+    building.install_once(
+        session, TORCH, *TEST_TOOLS, *MODELS, *BUILD_TOOLS, "scikit-build-core>=0.12"
+    )
     levels = json.dumps(OLDER_LEVELS)
     env = {"PYTHONPATH": str(ROOT / "tests")}
     session.run("python", "-m", "mutants", "--levels", levels, *session.posargs, env=env)
