@@ -6,13 +6,13 @@ import functools
 import operator
 import os
 import pickle
-import signal
 import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
+from core.endings import killed, run_out
 from fusewheel._core.process import Child, ChildError, run_program, values
 
 VARIABLE = "FUSEWHEEL_TEST"
@@ -56,22 +56,12 @@ def test_an_exit_is_reported_with_what_was_printed(method):
     assert error.value.explanation.endswith("status 3. printed\nby a program")
 
 
-def run_out(status: int) -> None:
-    print("printed")
-    os.system("echo by a program")
-    os._exit(status)
-
-
 def test_a_signal_is_reported_in_words():
     with (
         Child(killed, method="fork") as child,
         pytest.raises(ChildError, match=r"ended by SIGKILL \(Killed\)"),
     ):
         child.call("anything")
-
-
-def killed() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @both

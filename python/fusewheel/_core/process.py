@@ -41,7 +41,7 @@ class ChildError(RuntimeError):
     @property
     def explanation(self) -> str:
         """The message and the end of the details."""
-        return f"{self}. {self.details[-400:].strip()}".strip()
+        return f"{self}. {self.details[-800:].strip()}".strip()
 
 
 class Child:
