@@ -1,4 +1,4 @@
-"""Random numbers are new in every run, and the same again with `--seed`.
+"""Random numbers are new in every run of pytest, and the same again with `--seed`.
 
 Before every test torch, numpy and random are seeded from one number and the test's name, so that a
 test has the same numbers alone, after others, and in any process of pytest-xdist.
