@@ -53,6 +53,24 @@ def test_cap_and_z_loss_are_their_formulas():
     torch.testing.assert_close(got, with_gradient(formula, logits))
 
 
+@pytest.mark.parametrize("softcap", [0.0, 3.0])
+def test_without_smoothing_a_class_weight_counts_where_its_class_is_the_target(softcap: float):
+    """As in PyTorch: of a class without a weight, NaN, the other rows know nothing."""
+    operator = {o.name: o for o in fusewheel.ops.operators()}["cross_entropy"]
+    logits, target, weight = data(6, 40)
+    target[2], target[3:] = 7, target[3:] % 7
+    target[:2] = 1
+    unknown = weight.clone()
+    unknown[7] = math.nan
+    for function in (operator.overload, operator.reference):
+        known, got = (
+            function(logits, target, w, -100, 0.0, 1e-3, softcap, True) for w in (weight, unknown)
+        )
+        for a, b in zip(known, got, strict=True):
+            assert torch.equal(a[target != 7], b[target != 7])
+        assert got[0][2].isnan() and got[2][2].isnan().all()
+
+
 @pytest.mark.parametrize("classes", [1, 2, 15, 16, 17, 127, 128, 129, 50257])
 def test_any_number_of_classes(classes: int):
     assert_like_torch(*data(4, classes)[:2])

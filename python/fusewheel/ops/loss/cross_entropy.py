@@ -170,8 +170,10 @@ def reference(
     grad_logits = logits.new_empty(0)
     if needs_grad:
         own = torch.arange(classes, device=target.device) == index
-        pull = share + class_share * w.sum() + 2.0 * z_loss * lse
-        slope = log_p.exp() * pull - class_share * w - torch.where(own, share, 0.0)
+        # Without smoothing a class counts only where it is the target: its weight may be NaN.
+        spread = w if label_smoothing > 0 else torch.zeros_like(w)
+        pull = share + class_share * spread.sum() + 2.0 * z_loss * lse
+        slope = log_p.exp() * pull - class_share * spread - torch.where(own, share, 0.0)
         if softcap > 0:
             slope = slope * (1 - (z / softcap).square())
         if grad is not None:
