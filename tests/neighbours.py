@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from contracts import Contract
 from oracle import Errors, assert_allowed, tensors_of, to_dtype
 from torch import Tensor
 
@@ -39,6 +40,7 @@ def assert_call_as_good_as_eager(
     arguments: Arguments,
     what: str,
     infinite: bool = False,
+    contract: Contract | None = None,
 ) -> None:
     """Judges what `compute` makes of a function and its arguments.
 
@@ -49,10 +51,12 @@ def assert_call_as_good_as_eager(
         arguments: of both; tensors in the dtype that is tried.
         what: names the results in messages.
         infinite: whether there are infinite numbers among the arguments.
+        contract: what each result may err beside that.
     """
     got = compute(own, arguments)
     eager = compute(reference, arguments)
     exact = compute(reference, to_dtype(arguments, torch.float64))
+    beside = contract(*arguments) if contract else 0.0
     errors = [Errors(tensor.dtype) for tensor in eager]
     add(errors, eager, exact)
 
@@ -61,7 +65,7 @@ def assert_call_as_good_as_eager(
         failed = {}
         for k, (a, b, c, found) in enumerate(zip(got, eager, exact, errors, strict=True)):
             try:
-                assert_allowed(a, b, c.double(), found, f"{what} {k}", infinite)
+                assert_allowed(a, b, c.double(), found, f"{what} {k}", infinite, beside)
             except AssertionError as error:
                 failed[k] = error
         return failed

@@ -122,6 +122,7 @@ def assert_allowed(
     errors: Errors,
     what: str,
     infinite: bool = False,
+    beside: Tensor | float = 0.0,
 ) -> None:
     """Allows twice the `errors` of eager, and a unit in the last place of each element.
 
@@ -132,6 +133,7 @@ def assert_allowed(
         errors: eager's, by magnitude.
         what: names the result in messages.
         infinite: whether there were infinite numbers among the arguments.
+        beside: what a contract allows each element beside that.
     """
     assert got.shape == eager.shape, f"{what}: shape {tuple(got.shape)} not {tuple(eager.shape)}"
     assert got.dtype == eager.dtype, f"{what}: dtype {got.dtype} not {eager.dtype}"
@@ -148,7 +150,7 @@ def assert_allowed(
     # Where terms cancel to 0 in float64, what they should leave may be below its last place.
     floor = torch.where(exact == 0, torch.finfo(torch.float64).eps * largest + floor, floor)
     worst = errors.at(exact)
-    allowed = 2 * worst + floor
+    allowed = 2 * worst + floor + beside
     right = finite & ((wide - exact).abs() <= allowed)
     # At the end of the range, and where eager leaves it on its way.
     right |= same(wide, rounded) | same(wide, base) & ~(rounded.isfinite() & base.isfinite())

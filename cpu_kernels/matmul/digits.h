@@ -2,9 +2,10 @@
 //
 // Each block of 32 elements of a is a step times whole numbers, written as digits of 8 bits. Sums of
 // products within a block are exact then, and how exact the elements are depends on the digits:
-//   3  the largest keeps all bits of a float32
-//   2  for activations of 16 bits: an element errs by at most 2^-11 of the mean of its block
+//   3  an element errs by at most 1/4,000,000 of the largest of its block
+//   2  for activations of 16 bits: by at most 1/64,000 of it, and 1/4,000 of the block's mean
 //   1  activations rounded to int8, where that is asked for
+// docs/quantization.md promises these, and the tests hold them.
 //
 // Codes count from their middle, w = (code - 8) * scale + (zero + 8 * scale): of two large terms that
 // cancel, the roundings would be left.

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from calls import differentiable, eager, functional
+from contracts import CONTRACTS
 from fusewheel.dispatch.operator import Operator
 from hypothesis import strategies as st
 from neighbours import Arguments, Function, assert_call_as_good_as_eager
@@ -50,8 +51,9 @@ class Case:
     def check_numbers(self) -> None:
         """As good as eager's."""
         functions = self._own, self.operator.reference
+        contract = CONTRACTS.get(self.operator.name)
         assert_call_as_good_as_eager(
-            self._outputs, *functions, self.arguments, "output", self.infinite
+            self._outputs, *functions, self.arguments, "output", self.infinite, contract
         )
 
     def check_gradients(self) -> None:

@@ -1,0 +1,51 @@
+"""What an operator may err by contract, beside what eager PyTorch errs.
+
+A contract is stated in the documentation, and what it allows follows from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from fusewheel.ops.linear._quantized import INT4_BLOCK, decode_int4
+from torch import Tensor
+
+Contract = Callable[..., Tensor]
+"""From an operator's arguments, what each element of its result may err (float64)."""
+
+
+def rounded_blocks(x: Tensor) -> Tensor:
+    """What each activation `[..., K]` of a single row may err beside 4-bit weights (float64).
+
+    docs/quantization.md, "What is rounded": a block of 32 is rounded to 16 bits or, in float32, to
+    24. In half types it is 24 as well for a row in which one activation outweighs the rest of its
+    block. A row that is not finite is not rounded.
+    """
+    blocks = x.double().unflatten(-1, (-1, INT4_BLOCK)).abs()
+    largest, mean = blocks.amax(-1, keepdim=True), blocks.mean(-1, keepdim=True)
+    if x.dtype == torch.float64 or not x.isfinite().all():
+        return torch.zeros_like(x, dtype=torch.float64)
+    fine = x.dtype == torch.float32 or bool((largest > 16 * mean).any())
+    return (largest / (4e6 if fine else 64e3)).expand_as(blocks).flatten(-2)
+
+
+def linear_int4(
+    x: Tensor,
+    qweight: Tensor,
+    scales: Tensor,
+    zeros: Tensor,
+    group_size: int,
+    bias: Tensor | None,
+    dynamic: bool,
+) -> Tensor:
+    """A single row of half types that is not rounded to int8: its activations' errors, weighted."""
+    none = torch.zeros(*x.shape[:-1], len(qweight), dtype=torch.float64)
+    if dynamic or x.dtype.itemsize != 2 or x.numel() != x.shape[-1]:
+        return none
+    weight = decode_int4(qweight, scales, zeros, group_size, torch.float64)
+    return none + rounded_blocks(x) @ weight.abs().T
+
+
+CONTRACTS: dict[str, Contract] = {"linear_int4": linear_int4}
+"""By operator."""
