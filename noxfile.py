@@ -407,8 +407,9 @@ def lint(session: nox.Session) -> None:
 def conformance(session: nox.Session) -> None:
     """Try every operator in every part of PyTorch and write docs/conformance.md (slow).
 
-    `-- --columns DTensor FSDP2` tries these and leaves the others on the page as they are. Two
-    are only tried so: `-- --columns huge`, and `-P 3.13t -- --columns "free threads"`.
+    `-- --columns DTensor FSDP2` tries these and leaves the others on the page as they are;
+    `-- --operators squared_relu` writes the rows of a new operator. Two columns are
+    only tried so: `-- --columns huge`, and `-P 3.13t -- --columns "free threads"`.
     """
     wheels, torch = building.build(session, *CPU_ONLY), TORCH
     flags = session.run("python", "-c", "import sys; print(sys.abiflags)", silent=True)

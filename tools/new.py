@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     print(
         f"\nThey compute x * x. Put the formula where the comments say so, then run\n\n"
         f"    python3 noxfile.py -s quick -- {options.stem}\n\n"
-        "CONTRIBUTING.md, How to add an operator, has the steps after that."
+        "CONTRIBUTING.md, 'How to add an operator', has all steps."
     )
     return 0
 

@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     if given.conformance is not None:
         before = given.conformance.read_text() if given.conformance.exists() else ""
         try:
-            text = page(given.columns, before)
+            text = page(given.columns, before, given.operators)
         except ValueError as error:
             parser.error(str(error))
         given.conformance.write_text(text)
@@ -85,4 +85,5 @@ def _parser() -> argparse.ArgumentParser:
         help="write the matrix of fusewheel's own operators there; with --columns only these are "
         "run, and the others stay as they are; without, all but 'free threads' and 'huge'",
     )
+    add("--operators", nargs="*", default=[], help="with --conformance: only these operators")
     return parser

@@ -56,22 +56,26 @@ def cases(operator: Operator, dtype: torch.dtype = torch.float32, seed: int = 30
 def page(
     columns: Sequence[str] = (),
     before: str = "",
+    operators: Sequence[str] = (),
 ) -> str:
-    """Runs columns over all operators, in this process, and returns the page.
+    """Runs columns over operators, in this process, and returns the page.
 
     Args:
         columns: the names of the columns to run; default (), which means all except `APART`.
-        before: the old page, from which the other columns are taken; default "".
+        before: the old page, from which all else is taken; default "".
+        operators: the names of operators, each with its backward operator; default (), which means
+            all. With names the page goes on saying with which torch its columns were run.
 
     Raises:
-        ValueError: a column is unknown, or a column that is not run is missing on the old page for
-            some operator.
+        ValueError: a column or an operator is unknown, or what is not run is missing on the old
+            page.
     """
     chosen = columns_named(columns or [c.name for c in COLUMNS if c.name not in APART])
     written = read(before)
-    names = [operator.name for operator in ops.operators()]
-    for name, column in itertools.product(names, COLUMNS):
-        if column not in chosen and (name, column.name) not in written.outcomes:
+    declared = _operators_named(operators)
+    for operator, column in itertools.product(ops.operators(), COLUMNS):
+        name, run = operator.name, operator in declared and column in chosen
+        if not run and (name, column.name) not in written.outcomes:
             if column.name not in APART:
                 raise ValueError(f"doctor: the page has no '{column.name}' of {name}: run it too")
             missing = Outcome(column.name, column.theme, Status.NOT_APPLICABLE, "not tried")
@@ -79,10 +83,21 @@ def page(
     # A thread pool does not survive the fork that a column makes.
     torch.set_num_threads(1)
     for column in progress(chosen, describe=lambda column: column.name):
-        written.origins[column.name] = origin()
-        for name, outcome in zip(names, outcomes(column), strict=True):
-            written.outcomes[name, column.name] = outcome
+        if not operators or column.name not in written.origins:
+            written.origins[column.name] = origin()
+        for operator, outcome in zip(declared, outcomes(column, declared), strict=True):
+            written.outcomes[operator.name, column.name] = outcome
     return render(written)
+
+
+def _operators_named(names: Sequence[str]) -> list[Operator]:
+    """These operators and their backward operators; all for no names."""
+    every = ops.operators()
+    unknown = sorted(set(names) - {operator.name for operator in every})
+    if unknown:
+        raise ValueError(f"doctor: there is no operator {', '.join(unknown)}")
+    wanted = {*names, *(f"{name}_backward" for name in names)}
+    return [operator for operator in every if not names or operator.name in wanted]
 
 
 def origin() -> str:
@@ -113,9 +128,9 @@ def read(text: str) -> Page:
     return found
 
 
-def outcomes(column: Column) -> list[Outcome]:
-    """The outcome of a column for each operator."""
-    every = [cases(operator) for operator in ops.operators()]
+def outcomes(column: Column, operators: Sequence[Operator]) -> list[Outcome]:
+    """The outcome of a column for each of the operators."""
+    every = [cases(operator) for operator in operators]
     if column.elsewhere is not None:
         together = examine_together(column, [smallest(own) for own in every])
         return [
