@@ -17,8 +17,10 @@ from torch import Tensor
 
 Step = list[Tensor]
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-# Of fewer elements the largest error is luck: they are judged together with larger ones.
+# Of fewer elements the largest error is luck, and of a small part of a tensor too, because the
+# elements of a row share errors: they are judged together with larger ones.
 ENOUGH = 32
+PART = 1 / 64
 # float64 has nothing more exact beside it, so that eager's own error is unknown: so many units in
 # the last place of the largest element are allowed (of 1 at the least).
 UNITS_OF_FLOAT64 = 64
@@ -80,7 +82,8 @@ class Errors:
         if self._together:
             return self._largest.max().expand(exact.shape)
         running = self._largest.cummax(0).values
-        enough = self._count.cumsum(0) - self._count[0] >= ENOUGH
+        fewest = max(ENOUGH, PART * float(self._count.sum()))
+        enough = self._count.cumsum(0) - self._count[0] >= fewest
         first = int(enough.int().argmax()) if enough.any() else self._BINADES - 1
         table = running.clamp(min=running[first])
         if self._count[0] >= ENOUGH:
