@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from fusewheel.ops.linear._quantized import INT4_BLOCK, decode_int4
+from fusewheel.ops._rows import compute_dtype
+from fusewheel.ops.linear._quantized import INT4_BLOCK, decode_int4, decode_int8
 from torch import Tensor
 
 Contract = Callable[..., Tensor]
@@ -30,6 +31,26 @@ def rounded_blocks(x: Tensor) -> Tensor:
     return (largest / (4e6 if fine else 64e3)).expand_as(blocks).flatten(-2)
 
 
+def before_bias(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A linear layer's sum is rounded, twice where it is scaled, before its bias is added.
+
+    docs/quantization.md, "What is rounded". Eager PyTorch may start from the bias and round once:
+    where sum and bias cancel, that is more exact than the unit in the last place of the sum.
+    """
+    total = torch.nn.functional.linear(x.double(), weight.double())
+    if bias is None:
+        return torch.zeros_like(total)
+    unit = torch.finfo(compute_dtype(x)).eps
+    return unit * total.abs().nan_to_num(nan=0, posinf=0)  # infinity would allow anything
+
+
+def linear_int8(
+    x: Tensor, qweight: Tensor, scales: Tensor, bias: Tensor | None, dynamic: bool
+) -> Tensor:
+    """As a layer with the decoded weight. The judge knows how int8 rounds: eager does the same."""
+    return before_bias(x, decode_int8(qweight, scales, torch.float64), bias)
+
+
 def linear_int4(
     x: Tensor,
     qweight: Tensor,
@@ -39,13 +60,17 @@ def linear_int4(
     bias: Tensor | None,
     dynamic: bool,
 ) -> Tensor:
-    """A single row of half types that is not rounded to int8: its activations' errors, weighted."""
-    none = torch.zeros(*x.shape[:-1], len(qweight), dtype=torch.float64)
-    if dynamic or x.dtype.itemsize != 2 or x.numel() != x.shape[-1]:
-        return none
+    """Likewise; for a single row of half types its activations' errors as well, weighted."""
     weight = decode_int4(qweight, scales, zeros, group_size, torch.float64)
-    return none + rounded_blocks(x) @ weight.abs().T
+    allowed = before_bias(x, weight, bias)
+    if dynamic or x.dtype.itemsize != 2 or x.numel() != x.shape[-1]:
+        return allowed
+    return allowed + rounded_blocks(x) @ weight.abs().T
 
 
-CONTRACTS: dict[str, Contract] = {"linear_int4": linear_int4}
+CONTRACTS: dict[str, Contract] = {
+    "linear": before_bias,
+    "linear_int8": linear_int8,
+    "linear_int4": linear_int4,
+}
 """By operator."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from contracts import before_bias
 from neighbours import assert_call_as_good_as_eager, compute
 from oracle import assert_as_good_as_eager, same
 from torch import Tensor
@@ -174,3 +175,24 @@ def test_a_fused_multiplication_and_addition_is_as_good():
     for count in (1, 7, 600) * (ROUNDS // 3):
         given = tuple(torch.randn(count) for _ in range(3))
         assert_call_as_good_as_eager(compute, own, rotated, given, "output")
+
+
+def test_a_bias_that_is_added_to_a_rounded_sum_is_as_good_by_contract():
+    """Eager may round once: no neighbour shows what is lost where sum and bias cancel."""
+
+    def layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return F.linear(x.double(), weight.double(), bias.double()).to(x.dtype)
+
+    def own(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return F.linear(x, weight) + bias
+
+    def in_half(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return F.linear(x, weight).bfloat16() + bias
+
+    for _ in range(ROUNDS):
+        given = torch.randn(60, 1), torch.randn(60, 1), torch.randn(60)
+        assert_call_as_good_as_eager(compute, own, layer, given, "output", contract=before_bias)
+        with pytest.raises(AssertionError, match="output"):
+            assert_call_as_good_as_eager(
+                compute, in_half, layer, given, "output", contract=before_bias
+            )
