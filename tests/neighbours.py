@@ -23,6 +23,7 @@ Compute = Callable[[Function, Arguments], Sequence[Tensor]]
 # many as the tensor that is judged. And how many neighbours at the least, and at the most.
 STAGES = ((4096, 20), (65536, 60))
 MOST = 1000
+HALVES = (torch.bfloat16, torch.float16)
 # How far those are, in proportion to each number, in turn: where numbers of one magnitude
 # meet, and where two cancel that are close to each other.
 REACHES = tuple(2.0**-k for k in (4, 20, 8, 16, 12))
@@ -99,12 +100,22 @@ def add_errors_beside(
 ) -> None:
     """Counts eager's, at a neighbour of the arguments.
 
+    Most sums of numbers in a half type are exact in float32, and which are not depends on their
+    order: results in float32 are also judged by eager's at float32 arguments, whose sums round.
+
     float64 has nothing more exact beside it: there they are how far a last bit carries, or what
     float32 loses, in proportion, where that is more.
     """
     beside = neighbour(arguments, generator, reach)
     near = compute(reference, beside)
     add(errors, near, compute(reference, to_dtype(beside, torch.float64)))
+    if any(isinstance(a, Tensor) and a.dtype in HALVES for a in arguments):
+        narrow = neighbour(to_dtype(arguments, torch.float32), generator, reach)
+        base = compute(reference, narrow)
+        wide = compute(reference, to_dtype(narrow, torch.float64))
+        for found, n, b, w in zip(errors, near, base, wide, strict=True):
+            if n.dtype == b.dtype:
+                found.add((b.double() - w.double()).abs(), w.double())
     if not any(n.dtype == e.dtype for n, e in zip(near, exact, strict=True)):
         return
     last_bits = 2 * torch.finfo(torch.float64).eps

@@ -196,3 +196,22 @@ def test_a_bias_that_is_added_to_a_rounded_sum_is_as_good_by_contract():
             assert_call_as_good_as_eager(
                 compute, in_half, layer, given, "output", contract=before_bias
             )
+
+
+def test_a_float32_mean_of_half_numbers_is_as_good_in_another_order():
+    """Most of these sums are exact, so that eager's errors are rare, and elsewhere than others."""
+
+    def mean(x: Tensor) -> Tensor:
+        return x.mean(-1, dtype=torch.promote_types(x.dtype, torch.float32))
+
+    def own(x: Tensor) -> Tensor:
+        return x.float().cumsum(-1)[:, -1] / x.shape[-1]
+
+    def in_half(x: Tensor) -> Tensor:
+        return mean(x).to(x.dtype).float()
+
+    for _ in range(ROUNDS):
+        x = torch.randn(255, 123).bfloat16()
+        assert_call_as_good_as_eager(compute, own, mean, (x,), "output")
+        with pytest.raises(AssertionError, match="output"):
+            assert_call_as_good_as_eager(compute, in_half, mean, (x,), "output")

@@ -1,6 +1,7 @@
 import math
 
 import fusewheel
+import mpmath
 import pytest
 import torch
 from fuzz.draw import Draw
@@ -63,6 +64,29 @@ def test_float64_keeps_its_digits_on_the_left_in_the_reference_too(form: str):
     x = torch.linspace(-12, -1, 1000, dtype=torch.float64)
     exact = OPERATORS["gelu"].reference(x, form == "tanh")
     torch.testing.assert_close(fusewheel.gelu(x, form), exact, rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_reference_in_float64_is_the_formula(form: str):
+    """It judges all kernels, so it is judged by the formula in 600 digits."""
+
+    def formula(t):
+        if form == "none":
+            return t / 2 * mpmath.erfc(-t / mpmath.sqrt(2))
+        inner = mpmath.sqrt(2 / mpmath.pi) * (t + mpmath.mpf("0.044715") * t**3)
+        return t / 2 * (1 + mpmath.tanh(inner))
+
+    # Not where the slope crosses zero: there no number of digits is right.
+    x = torch.empty(2, 25, dtype=torch.float64).uniform_(0, 1)
+    x = torch.cat((-14 + 13 * x[0], -0.5 + 6.5 * x[1]))
+    value = OPERATORS["gelu"].reference(x, form == "tanh")
+    slope = OPERATORS["gelu_backward"].reference(torch.ones_like(x), x, form == "tanh")
+    with mpmath.workdps(600):
+        numbers = [mpmath.mpf(number) for number in x.tolist()]
+        values = torch.tensor([float(formula(t)) for t in numbers], dtype=x.dtype)
+        slopes = torch.tensor([float(mpmath.diff(formula, t)) for t in numbers], dtype=x.dtype)
+    torch.testing.assert_close(value, values, rtol=1e-12, atol=0.0)
+    torch.testing.assert_close(slope, slopes, rtol=1e-12, atol=0.0)
 
 
 def test_positive_values_within_three_units_in_the_last_place():
