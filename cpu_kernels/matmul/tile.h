@@ -1,4 +1,4 @@
-// The register tile: kTileRows rows of a times one panel of kPanel columns.
+// The register tile: kTileRows rows of a times kPanel columns of b.
 //
 // Van Zee and van de Geijn, "BLIS: A Framework for Rapidly Instantiating BLAS Functionality" (2015):
 // the panel streams from the first-level cache, the tile's sums stay in registers.
@@ -16,9 +16,10 @@ constexpr int kPanel = kTileVectors * kLanes<A>;
 // Steps of k that are summed in registers: the longer a sum, the more it rounds.
 constexpr int64_t kTileDepth = 128;
 
-template <typename A, int rows>
-FUSEWHEEL_INLINE void tile(const A* a, int64_t a_stride, const A* panel, int64_t depth, A* c,
-                           int64_t c_stride, bool accumulate) {
+// Rows of a and of b lie a stride apart. With depth_major a row of a has one element of every row of c.
+template <typename A, int rows, bool depth_major = false>
+FUSEWHEEL_INLINE void tile(const A* a, int64_t a_stride, const A* b, int64_t b_stride, int64_t depth,
+                           A* c, int64_t c_stride, bool accumulate) {
   for (int64_t begin = 0; begin < depth; begin += kTileDepth) {
     const int64_t end = begin + kTileDepth < depth ? begin + kTileDepth : depth;
     Vec<A> sums[rows][kTileVectors] = {};
@@ -26,11 +27,11 @@ FUSEWHEEL_INLINE void tile(const A* a, int64_t a_stride, const A* panel, int64_t
       Vec<A> columns[kTileVectors];
 #pragma GCC unroll 2
       for (int j = 0; j < kTileVectors; ++j) {
-        columns[j] = load(panel + k * kPanel<A> + j * kLanes<A>);
+        columns[j] = load(b + k * b_stride + j * kLanes<A>);
       }
 #pragma GCC unroll 12
       for (int i = 0; i < rows; ++i) {
-        const Vec<A> factor = splat(a[i * a_stride + k]);
+        const Vec<A> factor = splat(depth_major ? a[k * a_stride + i] : a[i * a_stride + k]);
 #pragma GCC unroll 2
         for (int j = 0; j < kTileVectors; ++j) {
           sums[i][j] += factor * columns[j];
@@ -44,6 +45,13 @@ FUSEWHEEL_INLINE void tile(const A* a, int64_t a_stride, const A* panel, int64_t
       }
     }
   }
+}
+
+// The same with a packed panel: its rows are kPanel columns long.
+template <typename A, int rows>
+FUSEWHEEL_INLINE void tile(const A* a, int64_t a_stride, const A* panel, int64_t depth, A* c,
+                           int64_t c_stride, bool accumulate) {
+  tile<A, rows, false>(a, a_stride, panel, kPanel<A>, depth, c, c_stride, accumulate);
 }
 
 // A tile with fewer rows: the last of a block.

@@ -23,6 +23,8 @@ SAMPLES = 3
 ROWS = {
     "add_layer_norm": (0, 1),
     "add_rms_norm": (0, 1),
+    "attention": (0, 1, 2),
+    "attention_backward": (0, 1, 2, 3, 4, 7, 8),
     "cross_entropy": (0, 1),
     "cross_entropy_backward": (0, 1),
     "gelu_mul_packed": (0,),

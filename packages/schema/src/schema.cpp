@@ -65,6 +65,11 @@ constexpr const char* kSchemas[] = {
     "merge_attention_backward(Tensor grad_merged, Tensor grad_merged_logsumexp, Tensor out,"
     " Tensor logsumexp, Tensor other, Tensor other_logsumexp) -> (Tensor grad_out,"
     " Tensor grad_logsumexp, Tensor grad_other, Tensor grad_other_logsumexp)",
+    "attention(Tensor q, Tensor k, Tensor v, Tensor? sinks, Tensor? bias, int left, int right,"
+    " float scale, float softcap) -> (Tensor out, Tensor logsumexp)",
+    "attention_backward(Tensor grad, Tensor grad_logsumexp, Tensor q, Tensor k, Tensor v,"
+    " Tensor? sinks, Tensor? bias, Tensor out, Tensor logsumexp, int left, int right, float scale,"
+    " float softcap) -> (Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor grad_sinks)",
     "linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
     "linear_backward_x(Tensor grad, Tensor weight) -> Tensor",
     "linear_backward_weight(Tensor grad, Tensor x, Tensor weight) -> Tensor",

@@ -1,0 +1,312 @@
+// Attention: the softmax of a query's scores grows with each block of keys
+//
+// Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018). A task is some queries
+// of all heads that read the same keys, so that these are packed once for all of them. What a task
+// computes depends on the shapes alone: the same bits for any number of threads.
+
+#include "tiles.h"
+
+FUSEWHEEL_DECLARE(AttentionPlan attention_plan(const AttentionShape&));
+FUSEWHEEL_DECLARE(void attention_task(const AttentionArgs&, int64_t, void*));
+
+namespace fusewheel::FUSEWHEEL_ISA {
+namespace {
+
+// Rows of one task: as many as stay in the second-level cache together with what they meet.
+constexpr int64_t kTaskRows = 384;
+constexpr int64_t kTaskHeads = 8;
+
+// How the work is divided: some heads of one group, and some positions.
+struct Division {
+  int64_t heads;      // of a task
+  int64_t positions;  // of a task
+  int64_t head_parts;
+  int64_t position_parts;
+
+  explicit Division(const AttentionShape& shape) {
+    const int64_t group = shape.heads / shape.kv_heads;
+    head_parts = (group + kTaskHeads - 1) / kTaskHeads;
+    heads = (group + head_parts - 1) / head_parts;
+    constexpr int64_t step = kRows / 2;
+    positions = kTaskRows / heads < step ? step : kTaskRows / heads / step * step;
+    position_parts = (shape.queries + positions - 1) / positions;
+  }
+
+  int64_t tasks(const AttentionShape& shape) const {
+    return shape.batch * shape.kv_heads * head_parts * position_parts;
+  }
+};
+
+// What a task has in scratch memory. Row r is position r % positions of head r / positions.
+template <typename A>
+struct Task {
+  int64_t q_stride;
+  int64_t v_stride;
+  A* q;       // rows, scaled
+  A* sums;    // rows of the result, before the division by `total`
+  A* peak;    // the largest score of each row
+  A* total;   // its sum of exponentials
+  Range* seen;
+  bool* spoilt;  // rows that see a value that is not finite
+  A* k;          // rows, then
+  A* panels;     // turned
+  A* v;
+  A* scores;
+  bool marks[kKeys];
+
+  Task(const AttentionShape& shape, const Division& division, Scratch& scratch) {
+    const int64_t rows = up_to_multiple(division.heads * division.positions, kRows);
+    q_stride = row_stride<A>(shape.size);
+    v_stride = row_stride<A>(shape.value_size);
+    q = scratch.take<A>(rows * q_stride);
+    sums = scratch.take<A>(rows * v_stride);
+    peak = scratch.take<A>(rows);
+    total = scratch.take<A>(rows);
+    seen = scratch.take<Range>(rows);
+    spoilt = scratch.take<bool>(rows);
+    k = scratch.take<A>(kKeys * q_stride);
+    panels = scratch.take<A>(kKeys * q_stride);
+    v = scratch.take<A>(kKeys * v_stride);
+    scores = scratch.take<A>(kRows * kScoreStride<A>);
+  }
+};
+
+// The largest lane of each of kLanes vectors, one a lane.
+template <typename A>
+FUSEWHEEL_INLINE Vec<A> maxima_of(Vec<A>* values) {
+  transpose<A>(values);
+#pragma GCC unroll 4
+  for (int width = kLanes<A> / 2; width > 0; width /= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < width; ++i) {
+      values[i] = values[i + width] > values[i] ? values[i + width] : values[i];
+    }
+  }
+  return values[0];
+}
+
+// Makes the scores of `rows` rows, columns [begin, end), exponentials relative to the largest score so
+// far; totals and sums of these rows become relative to it too.
+template <typename A>
+void exponentials(const Task<A>& task, int64_t row, int64_t rows, int64_t begin, int64_t end) {
+  constexpr int lanes = kLanes<A>;
+  for (int64_t i = 0; i < rows; i += lanes) {
+    const int live = static_cast<int>(rows - i < lanes ? rows - i : lanes);
+    A* scores = task.scores + i * kScoreStride<A>;
+    Vec<A> parts[lanes];
+    for (int lane = 0; lane < lanes; ++lane) {
+      Vec<A> largest = splat(kNothing<A>);
+      for (int64_t j = begin; lane < live && j < end; j += lanes) {
+        const Vec<A> value = load(scores + lane * kScoreStride<A> + j);
+        largest = value > largest ? value : largest;
+      }
+      parts[lane] = largest;
+    }
+    A* peaks = task.peak + row + i;
+    A* totals = task.total + row + i;
+    const Vec<A> found = maxima_of<A>(parts);
+    const Vec<A> old = load(peaks);
+    const Vec<A> peak = found > old ? found : old;
+    // Where no key is seen yet, anything finite will do.
+    const Vec<A> base = peak == kNothing<A> ? Vec<A>{} : peak;
+    const Vec<A> shrinks = exp(old - base);
+    for (int lane = 0; lane < lanes; ++lane) {
+      Vec<A> total = {};
+      for (int64_t j = begin; lane < live && j < end; j += lanes) {
+        A* at = scores + lane * kScoreStride<A> + j;
+        const Vec<A> value = exp(load(at) - base[lane]);
+        store(at, value);
+        total += value;
+      }
+      parts[lane] = total;
+    }
+    store(peaks, peak);
+    store(totals, load(totals) * shrinks + sums_of<A>(parts));
+    for (int lane = 0; lane < live; ++lane) {
+      const A shrink = shrinks[lane];
+      if (shrink != 1) {
+        A* sums = task.sums + (row + i + lane) * task.v_stride;
+        for (int64_t j = 0; j < task.v_stride; j += lanes) {
+          store(sums + j, load(sums + j) * shrink);
+        }
+      }
+    }
+  }
+}
+
+template <typename A>
+void attend(const AttentionArgs& args, int64_t index, void* memory) {
+  const auto& shape = args.shape;
+  const Division division(shape);
+  Scratch scratch(memory);
+  Task<A> task(shape, division, scratch);
+  // Under a causal mask the last positions have the most work: they begin.
+  const int64_t beside = division.tasks(shape) / division.position_parts;
+  const int64_t first = (division.position_parts - 1 - index / beside) * division.positions;
+  const int64_t part = index % beside % division.head_parts;
+  const int64_t kv_head = index % beside / division.head_parts % shape.kv_heads;
+  const int64_t batch = index % beside / division.head_parts / shape.kv_heads;
+  const int64_t group = shape.heads / shape.kv_heads;
+  const int64_t first_head = kv_head * group + part * division.heads;
+  const int64_t heads =
+      (part + 1) * division.heads < group ? division.heads : group - part * division.heads;
+  const int64_t left = shape.queries - first;
+  const int64_t positions = left < division.positions ? left : division.positions;
+  const int64_t rows = heads * positions;
+
+  for (int64_t h = 0; h < heads; ++h) {
+    const Head q = head_of(args.q, shape.dtype, batch, first_head + h, shape.size);
+    load_rows<A>(q, first, positions, static_cast<A>(shape.scale),
+                 task.q + h * positions * task.q_stride, task.q_stride);
+    A sink = kNothing<A>;
+    if (args.sinks.data != nullptr) {
+      A row[kLanes<A>];
+      load_rows<A>(head_of(args.sinks, shape.dtype, 0, first_head + h, 1), 0, 1, A{1}, row,
+                   kLanes<A>);
+      sink = row[0];
+    }
+    for (int64_t i = 0; i < positions; ++i) {
+      const int64_t row = h * positions + i;
+      task.peak[row] = sink;
+      task.total[row] = sink == kNothing<A> ? A{0} : A{1};
+      task.seen[row] = seen_by(shape, first + i);
+      task.spoilt[row] = false;
+    }
+  }
+  const int64_t padded = up_to_multiple(rows, kFewRows);
+  for (int64_t i = rows * task.q_stride; i < padded * task.q_stride; ++i) {
+    task.q[i] = 0;
+  }
+  for (int64_t i = 0; i < padded * task.v_stride; ++i) {
+    task.sums[i] = 0;
+  }
+
+  const Head k = head_of(args.k, shape.dtype, batch, kv_head, shape.size);
+  const Head v = head_of(args.v, shape.dtype, batch, kv_head, shape.value_size);
+  const int64_t last = seen_by(shape, first + positions - 1).end;
+  for (int64_t key = task.seen[0].begin / kKeys * kKeys; key < last; key += kKeys) {
+    const int64_t keys = shape.keys - key < kKeys ? shape.keys - key : kKeys;
+    load_rows<A>(k, key, keys, A{1}, task.k, task.q_stride);
+    const bool finite = load_rows<A>(v, key, keys, A{1}, task.v, task.v_stride);
+    if (!finite) {
+      clean_rows(task.v, keys, task.v_stride, task.marks);
+    }
+    for (int64_t i = keys * task.q_stride; i < kKeys * task.q_stride; ++i) {
+      task.k[i] = 0;
+    }
+    for (int64_t i = keys * task.v_stride; i < kKeys * task.v_stride; ++i) {
+      task.v[i] = 0;
+    }
+    turn(task.k, task.q_stride, shape.size, task.panels);
+    for (int64_t row = 0; row < rows; row += kRows) {
+      const int64_t some = rows - row < kRows ? rows - row : kRows;
+      Range any = {shape.keys, 0};
+      Range all = {0, shape.keys};
+      for (int64_t i = row; i < row + some; ++i) {
+        const Range seen = task.seen[i];
+        any.begin = seen.begin < any.begin ? seen.begin : any.begin;
+        any.end = seen.end > any.end ? seen.end : any.end;
+        all.begin = seen.begin > all.begin ? seen.begin : all.begin;
+        all.end = seen.end < all.end ? seen.end : all.end;
+      }
+      const int64_t low = any.begin > key ? any.begin - key : 0;
+      const int64_t high = any.end - key < keys ? any.end - key : keys;
+      if (low >= high) {
+        continue;
+      }
+      const int64_t begin = low / kPanel<A> * kPanel<A>;
+      const int64_t end = up_to_multiple(high, kPanel<A>);
+      const int64_t tile_rows = up_to_multiple(some, kFewRows);
+      products_of(task.q + row * task.q_stride, task.q_stride, tile_rows, task.panels, shape.size,
+                  begin, end, task.scores);
+      const bool whole = all.begin <= key + begin && all.end >= key + end;
+      for (int64_t i = 0; i < some; ++i) {
+        const void* bias = bias_of(args, batch, first_head + (row + i) / positions,
+                                   first + (row + i) % positions);
+        A* scores = task.scores + i * kScoreStride<A>;
+        if (!whole || bias != nullptr || shape.softcap > 0) {
+          finish_row<A>(args, bias, key, task.seen[row + i], begin, end, scores, nullptr);
+        }
+        for (int64_t j = 0; !finite && j < keys; ++j) {
+          if (task.marks[j] && j >= begin && j < end && scores[j] != kNothing<A>) {
+            task.spoilt[row + i] = true;
+          }
+        }
+      }
+      exponentials(task, row, some, begin, end);
+      product<A, false>(task.scores + begin, kScoreStride<A>, tile_rows,
+                        task.v + begin * task.v_stride, task.v_stride, kPanel<A>,
+                        panels_of<A>(shape.value_size), end - begin,
+                        task.sums + row * task.v_stride, task.v_stride, true);
+    }
+  }
+
+  for_dtype_in<A>(shape.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t head = first_head + row / positions;
+      const int64_t query = first + row % positions;
+      const A total = task.total[row];
+      const bool none = total == 0;
+      const auto& strides = args.out.strides;
+      T* out = static_cast<T*>(args.out.data) + batch * strides[0] + head * strides[1] +
+               query * strides[2];
+      const A factor = task.spoilt[row] ? static_cast<A>(__builtin_nanf("")) : A{1};
+      for_each_vector<A>(shape.value_size, [&](int64_t j, int64_t live) {
+        const Vec<A> value = load(task.sums + row * task.v_stride + j);
+        store(out + j, none ? Vec<A>{} : value / total * factor, live);
+      });
+      static_cast<A*>(args.logsumexp)[(batch * shape.heads + head) * shape.queries + query] =
+          none ? kNothing<A>
+               : static_cast<A>(static_cast<double>(task.peak[row]) +
+                                __builtin_log(static_cast<double>(total)));
+    }
+  });
+}
+
+template <typename A>
+AttentionPlan plan(const AttentionShape& shape) {
+  const Division division(shape);
+  Scratch counter(nullptr);
+  const Task<A> task(shape, division, counter);
+  return {division.tasks(shape), counter.bytes()};
+}
+
+}  // namespace
+
+AttentionPlan attention_plan(const AttentionShape& shape) {
+  return shape.dtype == Dtype::kFloat64 ? plan<double>(shape) : plan<float>(shape);
+}
+
+void attention_task(const AttentionArgs& args, int64_t index, void* scratch) {
+  return args.shape.dtype == Dtype::kFloat64 ? attend<double>(args, index, scratch)
+                                             : attend<float>(args, index, scratch);
+}
+
+}  // namespace fusewheel::FUSEWHEEL_ISA
+
+#if FUSEWHEEL_GLUE
+
+#include "in_turn.h"
+
+namespace fusewheel {
+namespace {
+
+std::tuple<Tensor, Tensor> attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                     const std::optional<Tensor>& sinks,
+                                     const std::optional<Tensor>& bias, int64_t left, int64_t right,
+                                     double scale, double softcap) {
+  Attention call("attention", q, k, v, sinks, bias, left, right, scale, softcap);
+  call.allocate(q);
+  const auto task = FUSEWHEEL_SELECT(attention_task);
+  in_turn(FUSEWHEEL_SELECT(attention_plan)(call.args.shape),
+          [&](int64_t index, void* scratch) { task(call.args, index, scratch); });
+  return {call.out, call.logsumexp};
+}
+
+FUSEWHEEL_KERNELS(library) { kernel<attention>(library, "attention"); }
+
+}  // namespace
+}  // namespace fusewheel
+
+#endif  // FUSEWHEEL_GLUE

@@ -1,0 +1,394 @@
+// Gradients of attention: the scores are computed again, from them and the logsumexp the shares
+//
+// A task is a block of keys and all queries that see it, so that the gradients of these keys and values
+// stay with it. It adds its part to the gradient of a block of queries when all later blocks of keys
+// have: the sums have one order, whatever thread makes them. Tasks of later keys begin first, so a
+// task waits only for tasks that have begun.
+
+#include "simd/rows.h"
+#include "tiles.h"
+
+FUSEWHEEL_DECLARE(AttentionPlan attention_backward_plan(const AttentionShape&));
+FUSEWHEEL_DECLARE(void attention_backward_task(const AttentionBackwardArgs&, int64_t, void*));
+FUSEWHEEL_DECLARE(void attention_delta(const AttentionBackwardArgs&, int64_t, int64_t));
+FUSEWHEEL_DECLARE(void attention_grad_sinks(const AttentionBackwardArgs&, int64_t, int64_t));
+
+namespace fusewheel::FUSEWHEEL_ISA {
+namespace {
+
+int64_t blocks_of(int64_t size, int64_t block) { return (size + block - 1) / block; }
+
+template <typename A>
+FUSEWHEEL_INLINE A* row_values(void* values, const AttentionShape& shape, int64_t batch,
+                               int64_t head) {
+  return static_cast<A*>(values) + (batch * shape.heads + head) * shape.queries;
+}
+
+template <typename A>
+struct Task {
+  int64_t q_stride;
+  int64_t v_stride;
+  // Of the keys
+  A* k;         // rows
+  A* k_panels;  // turned
+  A* v_panels;
+  A* grad_k;
+  A* grad_v;
+  // Of the queries
+  A* q;  // rows, scaled
+  A* grad;
+  A* grad_q;
+  // Of both
+  A* scores;  // then the shares, [queries, keys]
+  A* slopes;  // of the scores
+  A* caps;    // tanh(scores / softcap)
+  bool marks[kKeys];
+
+  Task(const AttentionShape& shape, Scratch& scratch) {
+    q_stride = row_stride<A>(shape.size);
+    v_stride = row_stride<A>(shape.value_size);
+    const int64_t widest = q_stride > v_stride ? q_stride : v_stride;
+    k = scratch.take<A>(kKeys * widest);
+    k_panels = scratch.take<A>(kKeys * q_stride);
+    v_panels = scratch.take<A>(kKeys * v_stride);
+    grad_k = scratch.take<A>(kKeys * q_stride);
+    grad_v = scratch.take<A>(kKeys * v_stride);
+    q = scratch.take<A>(kRows * q_stride);
+    grad = scratch.take<A>(kRows * v_stride);
+    grad_q = scratch.take<A>(kRows * q_stride);
+    scores = scratch.take<A>(kRows * kScoreStride<A>);
+    slopes = scratch.take<A>(kRows * kScoreStride<A>);
+    caps = scratch.take<A>(kRows * kScoreStride<A>);
+  }
+};
+
+template <typename A>
+void zero(A* values, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    values[i] = 0;
+  }
+}
+
+// Rows [0, count) times `factor` to a head of a tensor.
+template <typename A>
+void store_rows(const A* rows, int64_t stride, int64_t count, A factor, const Head& head,
+                int64_t first) {
+  for_dtype_in<A>(head.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for (int64_t i = 0; i < count; ++i) {
+      T* to = static_cast<T*>(const_cast<void*>(head.data)) + (first + i) * head.row;
+      for_each_vector<A>(head.size, [&](int64_t j, int64_t live) {
+        store(to + j, load(rows + i * stride + j) * factor, live);
+      });
+    }
+  });
+}
+
+// Makes the scores of a row the shares of the keys, and `slopes`, the products of gradient and values,
+// the gradient of the scores.
+template <typename A>
+FUSEWHEEL_INLINE void differentiate(A logsumexp, A delta, const A* caps, int64_t begin, int64_t end,
+                                    A* scores, A* slopes) {
+  const A base = logsumexp == kNothing<A> ? A{0} : logsumexp;
+  for (int64_t j = begin; j < end; j += kLanes<A>) {
+    const Vec<A> score = load(scores + j);
+    const Vec<A> share = exp(score - base);
+    Vec<A> slope = share * (load(slopes + j) - delta);
+    if (caps != nullptr) {
+      const Vec<A> cap = load(caps + j);
+      slope *= 1 - cap * cap;
+    }
+    // Also where the value is not finite.
+    store(slopes + j, score == kNothing<A> ? Vec<A>{} : slope);
+    store(scores + j, share);
+  }
+}
+
+// Blocks of keys that a block of queries meets, both ends included.
+FUSEWHEEL_INLINE Range blocks_seen(const AttentionShape& shape, int64_t first, int64_t count) {
+  return {seen_by(shape, first).begin / kKeys, (seen_by(shape, first + count - 1).end - 1) / kKeys};
+}
+
+// Adds to the gradient of queries when it is this block's turn; the last one rounds it.
+template <typename A>
+void add_grad_q(const AttentionBackwardArgs& args, const Task<A>& task, int64_t batch, int64_t head,
+                int64_t first, int64_t count, int32_t* turn, int32_t own, bool is_last) {
+  const auto& shape = args.forward.shape;
+  while (__atomic_load_n(turn, __ATOMIC_ACQUIRE) != own) {
+    args.yield();
+  }
+  A* sums = static_cast<A*>(args.sums) +
+            ((batch * shape.heads + head) * shape.queries + first) * shape.size;
+  const Head to = head_of(args.grad_q, shape.dtype, batch, head, shape.size);
+  for (int64_t i = 0; i < count; ++i) {
+    for_each_vector<A>(shape.size, [&](int64_t j, int64_t live) {
+      Vec<A> value = load(task.grad_q + i * task.q_stride + j);
+      if (own > 0) {
+        value += load(sums + i * shape.size + j, live);
+      }
+      store(sums + i * shape.size + j, value, live);
+    });
+  }
+  if (is_last) {
+    store_rows(sums, shape.size, count, static_cast<A>(shape.scale), to, first);
+  }
+  __atomic_store_n(turn, own + 1, __ATOMIC_RELEASE);
+}
+
+// The part of one block of queries.
+template <typename A>
+void meet(const AttentionBackwardArgs& args, const Task<A>& task, int64_t batch, int64_t head,
+          int64_t key, int64_t keys, int64_t first, int64_t count) {
+  const auto& forward = args.forward;
+  const auto& shape = forward.shape;
+  const int64_t rows = up_to_multiple(count, kFewRows);
+  load_rows<A>(head_of(forward.q, shape.dtype, batch, head, shape.size), first, count,
+               static_cast<A>(shape.scale), task.q, task.q_stride);
+  load_rows<A>(head_of(args.grad, shape.dtype, batch, head, shape.value_size), first, count, A{1},
+               task.grad, task.v_stride);
+  zero(task.q + count * task.q_stride, (rows - count) * task.q_stride);
+  zero(task.grad + count * task.v_stride, (rows - count) * task.v_stride);
+  const Range low = seen_by(shape, first);
+  const Range high = seen_by(shape, first + count - 1);
+  const int64_t begin = low.begin > key ? (low.begin - key) / kPanel<A> * kPanel<A> : 0;
+  const int64_t seen = high.end - key < keys ? high.end - key : keys;
+  const int64_t end = up_to_multiple(seen, kPanel<A>);
+  products_of(task.q, task.q_stride, rows, task.k_panels, shape.size, begin, end, task.scores);
+  products_of(task.grad, task.v_stride, rows, task.v_panels, shape.value_size, begin, end,
+              task.slopes);
+  const bool whole = high.begin <= key + begin && low.end >= key + end;
+  A* caps = shape.softcap > 0 ? task.caps : nullptr;
+  const A* logsumexp = row_values<A>(forward.logsumexp, shape, batch, head) + first;
+  const A* delta = row_values<A>(args.delta, shape, batch, head) + first;
+  for (int64_t i = 0; i < count; ++i) {
+    A* scores = task.scores + i * kScoreStride<A>;
+    const void* bias = bias_of(forward, batch, head, first + i);
+    A* own = caps == nullptr ? nullptr : caps + i * kScoreStride<A>;
+    if (!whole || bias != nullptr || caps != nullptr) {
+      finish_row<A>(forward, bias, key, seen_by(shape, first + i), begin, end, scores, own);
+    }
+    differentiate(logsumexp[i], delta[i], own, begin, end, scores,
+                  task.slopes + i * kScoreStride<A>);
+  }
+  const int64_t columns = up_to_multiple(end - begin, kFewRows);
+  zero(task.scores + count * kScoreStride<A>, (rows - count) * kScoreStride<A>);
+  zero(task.slopes + count * kScoreStride<A>, (rows - count) * kScoreStride<A>);
+  product<A, true>(task.scores + begin, kScoreStride<A>, columns, task.grad, task.v_stride,
+                   kPanel<A>, panels_of<A>(shape.value_size), count,
+                   task.grad_v + begin * task.v_stride, task.v_stride, true);
+  product<A, true>(task.slopes + begin, kScoreStride<A>, columns, task.q, task.q_stride, kPanel<A>,
+                   panels_of<A>(shape.size), count, task.grad_k + begin * task.q_stride,
+                   task.q_stride, true);
+  product<A, false>(task.slopes + begin, kScoreStride<A>, rows, task.k + begin * task.q_stride,
+                    task.q_stride, kPanel<A>, panels_of<A>(shape.size), end - begin, task.grad_q,
+                    task.q_stride, false);
+}
+
+template <typename A>
+void backward(const AttentionBackwardArgs& args, int64_t index, void* memory) {
+  const auto& forward = args.forward;
+  const auto& shape = forward.shape;
+  Scratch scratch(memory);
+  Task<A> task(shape, scratch);
+  const int64_t beside = shape.batch * shape.kv_heads;
+  const int64_t block = blocks_of(shape.keys, kKeys) - 1 - index / beside;
+  const int64_t batch = index % beside / shape.kv_heads;
+  const int64_t kv_head = index % shape.kv_heads;
+  const int64_t group = shape.heads / shape.kv_heads;
+  const int64_t key = block * kKeys;
+  const int64_t keys = shape.keys - key < kKeys ? shape.keys - key : kKeys;
+
+  const Head v = head_of(forward.v, shape.dtype, batch, kv_head, shape.value_size);
+  load_rows<A>(v, key, keys, A{1}, task.k, task.v_stride);
+  zero(task.k + keys * task.v_stride, (kKeys - keys) * task.v_stride);
+  turn(task.k, task.v_stride, shape.value_size, task.v_panels);
+  const Head k = head_of(forward.k, shape.dtype, batch, kv_head, shape.size);
+  const bool finite = load_rows<A>(k, key, keys, A{1}, task.k, task.q_stride);
+  zero(task.k + keys * task.q_stride, (kKeys - keys) * task.q_stride);
+  turn(task.k, task.q_stride, shape.size, task.k_panels);
+  if (!finite) {
+    // Where such a key is seen, the gradient of its score is no number either.
+    clean_rows(task.k, keys, task.q_stride, task.marks);
+  }
+  zero(task.grad_k, kKeys * task.q_stride);
+  zero(task.grad_v, kKeys * task.v_stride);
+
+  const int64_t query_blocks = blocks_of(shape.queries, kRows);
+  for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
+    for (int64_t i = 0; i < query_blocks; ++i) {
+      const int64_t first = i * kRows;
+      const int64_t count = shape.queries - first < kRows ? shape.queries - first : kRows;
+      const Range seen = blocks_seen(shape, first, count);
+      if (block < seen.begin || block > seen.end) {
+        continue;
+      }
+      meet(args, task, batch, h, key, keys, first, count);
+      int32_t* turn = args.turns + (batch * shape.heads + h) * query_blocks + i;
+      add_grad_q(args, task, batch, h, first, count, turn, static_cast<int32_t>(seen.end - block),
+                 block == seen.begin);
+    }
+  }
+  store_rows(task.grad_k, task.q_stride, keys, A{1},
+             head_of(args.grad_k, shape.dtype, batch, kv_head, shape.size), key);
+  store_rows(task.grad_v, task.v_stride, keys, A{1},
+             head_of(args.grad_v, shape.dtype, batch, kv_head, shape.value_size), key);
+}
+
+// Of heads [begin, end), kLanes rows at a time, each summed in the order of `tile`: with a single key, whose value is the
+// result, the gradient of its score is exactly 0.
+template <typename A>
+void delta(const AttentionBackwardArgs& args, int64_t begin, int64_t end) {
+  constexpr int lanes = kLanes<A>;
+  const auto& shape = args.forward.shape;
+  const int64_t across = blocks_of(shape.queries, lanes);
+  for (int64_t index = begin * across; index < end * across; ++index) {
+    const int64_t batch = index / across / shape.heads;
+    const int64_t head = index / across % shape.heads;
+    const int64_t first = index % across * lanes;
+    const int64_t live = shape.queries - first < lanes ? shape.queries - first : lanes;
+    const Head rows[] = {head_of(args.grad, shape.dtype, batch, head, shape.value_size),
+                         head_of(args.forward.out, shape.dtype, batch, head, shape.value_size)};
+    Vec<A> total = {};
+    Vec<A> sum = {};
+    for (int64_t j = 0; j < shape.value_size; j += lanes) {
+      const int64_t columns = shape.value_size - j < lanes ? shape.value_size - j : lanes;
+      Vec<A> values[2][lanes] = {};
+      for (int which = 0; which < 2; ++which) {
+        for_dtype_in<A>(shape.dtype, [&](auto zero) {
+          using T = decltype(zero);
+          const Head& own = rows[which];
+          for (int64_t lane = 0; lane < live; ++lane) {
+            const T* from = static_cast<const T*>(own.data) + (first + lane) * own.row;
+            values[which][lane] = gather(from + j * own.element, own.element, columns);
+          }
+        });
+        transpose<A>(values[which]);
+      }
+      for (int64_t column = 0; column < columns; ++column) {
+        sum += values[0][column] * values[1][column];
+      }
+      if ((j + lanes) % kTileDepth == 0) {
+        total = j + lanes == kTileDepth ? sum : total + sum;
+        sum = Vec<A>{};
+      }
+    }
+    total = shape.value_size < kTileDepth ? sum : total + sum;
+    const auto& strides = args.grad_logsumexp.strides;
+    const A* outer = static_cast<const A*>(args.grad_logsumexp.data) + batch * strides[0] +
+                     head * strides[1] + first * strides[2];
+    A* to = row_values<A>(args.delta, shape, batch, head) + first;
+    store(to, total - gather(outer, strides[2], live), live);
+  }
+}
+
+// -sum(exp(sink - logsumexp) * delta) of heads [begin, end). In a sum over all queries the last bits of
+// delta count, so it is computed once more.
+template <typename A>
+void grad_sinks(const AttentionBackwardArgs& args, int64_t begin, int64_t end) {
+  const auto& shape = args.forward.shape;
+  const auto& strides = args.grad_logsumexp.strides;
+  for_dtype_in<A>(shape.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for (int64_t head = begin; head < end; ++head) {
+      const A sink = gather(static_cast<const T*>(args.forward.sinks.data) + head, 1, 1)[0];
+      double total = 0;
+      for (int64_t row = 0; row < shape.batch * shape.queries; ++row) {
+        const int64_t batch = row / shape.queries;
+        const int64_t query = row % shape.queries;
+        const Head grad = head_of(args.grad, shape.dtype, batch, head, shape.value_size);
+        const Head out = head_of(args.forward.out, shape.dtype, batch, head, shape.value_size);
+        const T* slopes = static_cast<const T*>(grad.data) + query * grad.row;
+        const T* values = static_cast<const T*>(out.data) + query * out.row;
+        Vec<A> dots[kSums] = {};
+        for_each_vector_in_turn<A>(shape.value_size, [&](int64_t i, int64_t live, int k) {
+          dots[k] += gather(slopes + i * grad.element, grad.element, live) *
+                     gather(values + i * out.element, out.element, live);
+        });
+        const A outer = static_cast<const A*>(args.grad_logsumexp.data)[
+            batch * strides[0] + head * strides[1] + query * strides[2]];
+        const A own = row_values<A>(args.forward.logsumexp, shape, batch, head)[query];
+        const double share =
+            __builtin_exp(static_cast<double>(sink) - (own == kNothing<A> ? A{0} : own));
+        total -= share * (sum_in_double<A>(dots) - outer);
+      }
+      T* to = static_cast<T*>(args.grad_sinks) + head;
+      store(to, splat(static_cast<A>(total)), 1);
+    }
+  });
+}
+
+}  // namespace
+
+AttentionPlan attention_backward_plan(const AttentionShape& shape) {
+  Scratch counter(nullptr);
+  if (shape.dtype == Dtype::kFloat64) {
+    const Task<double> task(shape, counter);
+  } else {
+    const Task<float> task(shape, counter);
+  }
+  return {shape.batch * shape.kv_heads * blocks_of(shape.keys, kKeys), counter.bytes()};
+}
+
+void attention_backward_task(const AttentionBackwardArgs& args, int64_t index, void* scratch) {
+  return args.forward.shape.dtype == Dtype::kFloat64 ? backward<double>(args, index, scratch)
+                                                     : backward<float>(args, index, scratch);
+}
+
+void attention_delta(const AttentionBackwardArgs& args, int64_t begin, int64_t end) {
+  return args.forward.shape.dtype == Dtype::kFloat64 ? delta<double>(args, begin, end)
+                                                     : delta<float>(args, begin, end);
+}
+
+void attention_grad_sinks(const AttentionBackwardArgs& args, int64_t begin, int64_t end) {
+  return args.forward.shape.dtype == Dtype::kFloat64 ? grad_sinks<double>(args, begin, end)
+                                                     : grad_sinks<float>(args, begin, end);
+}
+
+}  // namespace fusewheel::FUSEWHEEL_ISA
+
+#if FUSEWHEEL_GLUE
+
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "in_turn.h"
+
+namespace fusewheel {
+namespace {
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
+    const Tensor& grad, const Tensor& grad_logsumexp, const Tensor& q, const Tensor& k,
+    const Tensor& v, const std::optional<Tensor>& sinks, const std::optional<Tensor>& bias,
+    const Tensor& out, const Tensor& logsumexp, int64_t left, int64_t right, double scale,
+    double softcap) {
+  AttentionBackward call("attention_backward", grad, grad_logsumexp, q, k, v, sinks, bias, out,
+                         logsumexp, left, right, scale, softcap);
+  auto& args = call.args;
+  const auto& shape = args.forward.shape;
+  // Of queries that see no key.
+  std::memset(args.grad_q.data, 0, call.grad_q.numel() * call.grad_q.element_size());
+  // More than there are blocks of queries.
+  std::vector<int32_t> turns(static_cast<size_t>(shape.batch * shape.heads * shape.queries));
+  args.turns = turns.data();
+  args.yield = [] { std::this_thread::yield(); };
+  parallel_for(shape.batch * shape.heads, 1, [&](int64_t begin, int64_t end) {
+    FUSEWHEEL_SELECT(attention_delta)(args, begin, end);
+  });
+  if (args.grad_sinks != nullptr) {
+    parallel_for(shape.heads, 1, [&](int64_t begin, int64_t end) {
+      FUSEWHEEL_SELECT(attention_grad_sinks)(args, begin, end);
+    });
+  }
+  const auto task = FUSEWHEEL_SELECT(attention_backward_task);
+  in_turn(FUSEWHEEL_SELECT(attention_backward_plan)(shape),
+          [&](int64_t index, void* scratch) { task(args, index, scratch); });
+  return {call.grad_q, call.grad_k, call.grad_v, call.grad_sinks};
+}
+
+FUSEWHEEL_KERNELS(library) { kernel<attention_backward>(library, "attention_backward"); }
+
+}  // namespace
+}  // namespace fusewheel
+
+#endif  // FUSEWHEEL_GLUE

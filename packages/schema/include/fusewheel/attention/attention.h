@@ -1,0 +1,268 @@
+// Arguments of attention, checked the same way for every backend.
+//
+// With s = scale * dot(q, k), capped where softcap > 0, plus the bias, the logsumexp of a query is that
+// of the s of all keys that it sees, and of the sink of its head; out = sum(exp(s - logsumexp) * v).
+#pragma once
+
+#include <fusewheel/geometry.h>
+
+namespace fusewheel {
+
+// A tensor of four dimensions; strides count elements.
+struct View {
+  void* data;  // null where there is no such tensor
+  int64_t strides[4];
+};
+
+struct AttentionShape {
+  int64_t batch;
+  int64_t heads;
+  int64_t kv_heads;
+  int64_t queries;
+  int64_t keys;
+  int64_t size;        // of a query and of a key
+  int64_t value_size;  // of a value and of a result
+  // Query i stands at key i + keys - queries. It sees so many keys left and right of that one; -1 for
+  // all of them.
+  int64_t left;
+  int64_t right;
+  double scale;
+  double softcap;
+  Dtype dtype;
+  bool is_mask;  // the bias is of bool: keys where it is false are not seen
+};
+
+struct AttentionArgs {
+  AttentionShape shape;
+  View q;
+  View k;
+  View v;
+  View sinks;  // [1, heads, 1, 1]
+  View bias;   // strides of 0 where it is repeated
+  View out;
+  void* logsumexp;  // [batch, heads, queries]
+};
+
+// p = exp(s - logsumexp); the gradient of s is p * (dot(grad, v) - delta).
+struct AttentionBackwardArgs {
+  AttentionArgs forward;
+  View grad;
+  View grad_logsumexp;  // [batch, heads, queries, 1]
+  View grad_q;
+  View grad_k;
+  View grad_v;
+  void* grad_sinks;  // [heads], null where there are no sinks
+  void* delta;       // [batch, heads, queries]: dot(grad, out) - grad_logsumexp
+  void* sums;        // of grad_q, [batch, heads, queries, size] in the dtype of computation
+  int32_t* turns;    // per block of queries: how many blocks of keys have added to its grad_q
+  void (*yield)();   // lets another thread run
+};
+
+// How a kernel divides its work.
+struct AttentionPlan {
+  int64_t tasks;
+  int64_t scratch_bytes;  // of a thread
+};
+
+}  // namespace fusewheel
+
+#if FUSEWHEEL_GLUE
+
+#include <fusewheel/rows.h>
+
+#include <array>
+#include <optional>
+
+namespace fusewheel {
+
+// Contiguous, but heads inside of positions where those of `like` are.
+inline Tensor empty_heads(const std::array<int64_t, 4>& sizes, const Tensor& like) {
+  const auto strides = like.strides();
+  const IntHeaderOnlyArrayRef shape(sizes.data(), sizes.size());
+  if (strides[1] >= strides[2]) {
+    return empty_contiguous(shape, like.scalar_type(), like);
+  }
+  const auto extent = [&](int d) { return std::max<int64_t>(sizes[d], 1); };
+  const int64_t position = extent(1) * extent(3);
+  const int64_t own[] = {extent(2) * position, extent(3), position, 1};
+  return empty_strided(shape, {own, 4}, like.scalar_type(), like);
+}
+
+inline View view_of(const Tensor& tensor) {
+  const auto strides = tensor.strides();
+  return {const_cast<void*>(tensor.const_data_ptr()),
+          {strides[0], strides[1], strides[2], strides[3]}};
+}
+
+// A checked call; owns the tensors its arguments point into.
+struct Attention {
+  Tensor out;
+  Tensor logsumexp;
+  std::optional<Tensor> sinks;
+  AttentionArgs args;
+
+  Attention(const char* op, const Tensor& q, const Tensor& k, const Tensor& v,
+            const std::optional<Tensor>& sinks, const std::optional<Tensor>& bias, int64_t left,
+            int64_t right, double scale, double softcap)
+      : args{} {
+    check(op, q, k, v, sinks, bias, left, right, softcap);
+    const auto sizes = q.sizes();
+    // More than all keys is as good as all of them, and cannot overflow.
+    const int64_t most = sizes[2] + k.sizes()[2];
+    args.shape = {sizes[0],
+                  sizes[1],
+                  k.sizes()[1],
+                  sizes[2],
+                  k.sizes()[2],
+                  sizes[3],
+                  v.sizes()[3],
+                  std::min(left, most),
+                  std::min(right, most),
+                  scale,
+                  softcap,
+                  dtype_of(q),
+                  bias.has_value() && bias->scalar_type() == ScalarType::Bool};
+    args.q = view_of(q);
+    args.k = view_of(k);
+    args.v = view_of(v);
+    if (sinks.has_value()) {
+      this->sinks = as_contiguous(*sinks);
+      args.sinks = {const_cast<void*>(this->sinks->const_data_ptr()), {0, 1, 0, 0}};
+    }
+    if (bias.has_value()) {
+      args.bias = view_of(*bias);
+      for (int d = 0; d < 4; ++d) {
+        args.bias.strides[d] *= bias->sizes()[d] > 1;
+      }
+    }
+  }
+
+  void allocate(const Tensor& q) {
+    const auto& shape = args.shape;
+    out = empty_heads({shape.batch, shape.heads, shape.queries, shape.value_size}, q);
+    logsumexp = empty_contiguous(leading_sizes(q), accumulate_type(q), q);
+    args.out = view_of(out);
+    args.logsumexp = logsumexp.mutable_data_ptr();
+  }
+
+ private:
+  static void check_shape(const char* op, Argument argument, const char* shape) {
+    if (argument.tensor.dim() != 4) {
+      fail(op, std::string(argument.name) + " must have shape " + shape + ", got " +
+                   describe(argument.tensor.sizes()));
+    }
+  }
+
+  static void check(const char* op, const Tensor& q, const Tensor& k, const Tensor& v,
+                    const std::optional<Tensor>& sinks, const std::optional<Tensor>& bias,
+                    int64_t left, int64_t right, double softcap) {
+    const Argument first{"q", q};
+    check_floating(op, first);
+    check_shape(op, first, "[batch, heads, queries, head size]");
+    check_matches(op, {"k", k}, first);
+    check_shape(op, {"k", k}, "[batch, heads, keys, head size]");
+    check_matches(op, {"v", v}, first);
+    check_shape(op, {"v", v}, "[batch, heads, keys, head size of the result]");
+    const auto sizes = q.sizes();
+    const int64_t heads = k.sizes()[1];
+    if (heads == 0 || sizes[1] == 0 || sizes[1] % heads != 0) {
+      fail(op, "k must have a number of heads that divides that of q, " +
+                   std::to_string(sizes[1]) + ", got shape " + describe(k.sizes()));
+    }
+    const int64_t key[] = {sizes[0], heads, k.sizes()[2], sizes[3]};
+    check_sizes(op, {"k", k}, {key, 4}, "batch and head size are those of q");
+    const int64_t value[] = {sizes[0], heads, k.sizes()[2], v.sizes()[3]};
+    check_sizes(op, {"v", v}, {value, 4}, "batch, heads and keys are those of k");
+    if (sinks.has_value()) {
+      check_matches(op, {"sinks", *sinks}, first);
+      check_sizes(op, {"sinks", *sinks}, {&sizes[1], 1}, "the heads of q");
+    }
+    if (bias.has_value()) {
+      check_bias(op, *bias, first, {sizes[0], sizes[1], sizes[2], k.sizes()[2]});
+    }
+    check_window(op, "left", left);
+    check_window(op, "right", right);
+    if (!(softcap >= 0)) {
+      fail(op, "softcap must be positive, or 0 for none, got " + std::to_string(softcap));
+    }
+  }
+
+  static void check_bias(const char* op, const Tensor& bias, Argument first,
+                         const std::array<int64_t, 4>& scores) {
+    if (bias.scalar_type() != ScalarType::Bool) {
+      check_matches(op, {"bias", bias}, first);
+    } else if (bias.device() != first.tensor.device()) {
+      fail(op, std::string("bias must be on the device of ") + first.name + ", " +
+                   describe_device(first.tensor) + ", got " + describe_device(bias));
+    }
+    bool fits = bias.dim() == 4;
+    for (int d = 0; fits && d < 4; ++d) {
+      fits = bias.sizes()[d] == 1 || bias.sizes()[d] == scores[d];
+    }
+    if (!fits) {
+      fail(op, "bias must have the shape of the scores, " +
+                   describe(IntHeaderOnlyArrayRef(scores.data(), 4)) +
+                   ", with any of these sizes 1, got " + describe(bias.sizes()));
+    }
+  }
+
+  static void check_window(const char* op, const char* name, int64_t keys) {
+    if (keys < -1) {
+      fail(op, std::string(name) + " must be a number of keys, or -1 for all of them, got " +
+                   std::to_string(keys));
+    }
+  }
+};
+
+struct AttentionBackward {
+  Attention forward;
+  Tensor grad_q;
+  Tensor grad_k;
+  Tensor grad_v;
+  Tensor grad_sinks;
+  Tensor delta;
+  Tensor sums;
+  AttentionBackwardArgs args;
+
+  AttentionBackward(const char* op, const Tensor& grad, const Tensor& grad_logsumexp,
+                    const Tensor& q, const Tensor& k, const Tensor& v,
+                    const std::optional<Tensor>& sinks, const std::optional<Tensor>& bias,
+                    const Tensor& out, const Tensor& logsumexp, int64_t left, int64_t right,
+                    double scale, double softcap)
+      : forward(op, q, k, v, sinks, bias, left, right, scale, softcap), args{} {
+    const auto& shape = forward.args.shape;
+    const int64_t result[] = {shape.batch, shape.heads, shape.queries, shape.value_size};
+    for (const Argument& argument : {Argument{"grad", grad}, Argument{"out", out}}) {
+      check_matches(op, argument, {"q", q});
+      check_sizes(op, argument, {result, 4}, "that of the result");
+    }
+    check_statistic(op, {"grad_logsumexp", grad_logsumexp}, q);
+    check_statistic(op, {"logsumexp", logsumexp}, q);
+    forward.out = out;
+    forward.logsumexp = as_contiguous(logsumexp);
+    forward.args.out = view_of(out);
+    forward.args.logsumexp = const_cast<void*>(forward.logsumexp.const_data_ptr());
+    grad_q = empty_heads({shape.batch, shape.heads, shape.queries, shape.size}, q);
+    grad_k = empty_heads({shape.batch, shape.kv_heads, shape.keys, shape.size}, k);
+    grad_v = empty_heads({shape.batch, shape.kv_heads, shape.keys, shape.value_size}, v);
+    const int64_t heads = sinks.has_value() ? shape.heads : 0;
+    grad_sinks = empty_contiguous({&heads, 1}, q.scalar_type(), q);
+    delta = empty_contiguous(leading_sizes(q), accumulate_type(q), q);
+    sums = empty_contiguous(q.sizes(), accumulate_type(q), q);
+    args.forward = forward.args;
+    args.grad = view_of(grad);
+    const auto strides = grad_logsumexp.strides();
+    args.grad_logsumexp = {const_cast<void*>(grad_logsumexp.const_data_ptr()),
+                           {strides[0], strides[1], strides[2], 0}};
+    args.grad_q = view_of(grad_q);
+    args.grad_k = view_of(grad_k);
+    args.grad_v = view_of(grad_v);
+    args.grad_sinks = sinks.has_value() ? grad_sinks.mutable_data_ptr() : nullptr;
+    args.delta = delta.mutable_data_ptr();
+    args.sums = sums.mutable_data_ptr();
+  }
+};
+
+}  // namespace fusewheel
+
+#endif  // FUSEWHEEL_GLUE
