@@ -35,7 +35,7 @@ int64_t panels_of(int64_t columns) {
 template <typename A>
 int64_t row_stride(int64_t size) {
   constexpr int64_t line = kLine / static_cast<int64_t>(sizeof(A));
-  return (panels_of<A>(size) * kPanel<A> / line | 1) * line;
+  return ((panels_of<A>(size) * kPanel<A> + line - 1) / line | 1) * line;
 }
 
 // Gives out scratch memory. Without memory it counts the bytes.
