@@ -5,7 +5,6 @@
 // have: the sums have one order, whatever thread makes them. Tasks of later keys begin first, so a
 // task waits only for tasks that have begun.
 
-#include "simd/rows.h"
 #include "tiles.h"
 
 FUSEWHEEL_DECLARE(AttentionPlan attention_backward_plan(const AttentionShape&));
@@ -38,6 +37,7 @@ struct Task {
   A* q;  // rows, scaled
   A* grad;
   A* grad_q;
+  A* dots;  // of the shares and their gradients
   // Of both
   A* scores;  // then the shares, [queries, keys]
   A* slopes;  // of the scores
@@ -56,6 +56,7 @@ struct Task {
     q = scratch.take<A>(kRows * q_stride);
     grad = scratch.take<A>(kRows * v_stride);
     grad_q = scratch.take<A>(kRows * q_stride);
+    dots = scratch.take<A>(kRows);
     scores = scratch.take<A>(kRows * kScoreStride<A>);
     slopes = scratch.take<A>(kRows * kScoreStride<A>);
     caps = scratch.take<A>(kRows * kScoreStride<A>);
@@ -84,24 +85,29 @@ void store_rows(const A* rows, int64_t stride, int64_t count, A factor, const He
   });
 }
 
-// Makes the scores of a row the shares of the keys, and `slopes`, the products of gradient and values,
-// the gradient of the scores.
+// Makes the scores of a row the shares of the keys, and `slopes`, the gradient of the shares, that of
+// the scores. Returns the product of the shares and their gradient.
 template <typename A>
-FUSEWHEEL_INLINE void differentiate(A logsumexp, A delta, const A* caps, int64_t begin, int64_t end,
-                                    A* scores, A* slopes) {
+FUSEWHEEL_INLINE A differentiate(A logsumexp, A delta, const A* caps, int64_t begin, int64_t end,
+                                 A* scores, A* slopes) {
   const A base = logsumexp == kNothing<A> ? A{0} : logsumexp;
+  Vec<A> dot = {};
   for (int64_t j = begin; j < end; j += kLanes<A>) {
     const Vec<A> score = load(scores + j);
     const Vec<A> share = exp(score - base);
-    Vec<A> slope = share * (load(slopes + j) - delta);
+    const Vec<A> grad = load(slopes + j);
+    // Of a key that is not seen the value may be infinite.
+    const auto hidden = score == kNothing<A>;
+    dot += hidden ? Vec<A>{} : share * grad;
+    Vec<A> slope = share * (grad - delta);
     if (caps != nullptr) {
       const Vec<A> cap = load(caps + j);
       slope *= 1 - cap * cap;
     }
-    // Also where the value is not finite.
-    store(slopes + j, score == kNothing<A> ? Vec<A>{} : slope);
+    store(slopes + j, hidden ? Vec<A>{} : slope);
     store(scores + j, share);
   }
+  return sum<A>(dot);
 }
 
 // Blocks of keys that a block of queries meets, both ends included.
@@ -128,6 +134,10 @@ void add_grad_q(const AttentionBackwardArgs& args, const Task<A>& task, int64_t 
       }
       store(sums + i * shape.size + j, value, live);
     });
+  }
+  A* dots = row_values<A>(args.dots, shape, batch, head) + first;
+  for (int64_t i = 0; args.dots != nullptr && i < count; ++i) {
+    dots[i] += task.dots[i];
   }
   if (is_last) {
     store_rows(sums, shape.size, count, static_cast<A>(shape.scale), to, first);
@@ -167,8 +177,8 @@ void meet(const AttentionBackwardArgs& args, const Task<A>& task, int64_t batch,
     if (!whole || bias != nullptr || caps != nullptr) {
       finish_row<A>(forward, bias, key, seen_by(shape, first + i), begin, end, scores, own);
     }
-    differentiate(logsumexp[i], delta[i], own, begin, end, scores,
-                  task.slopes + i * kScoreStride<A>);
+    task.dots[i] = differentiate(logsumexp[i], delta[i], own, begin, end, scores,
+                                 task.slopes + i * kScoreStride<A>);
   }
   const int64_t columns = up_to_multiple(end - begin, kFewRows);
   zero(task.scores + count * kScoreStride<A>, (rows - count) * kScoreStride<A>);
@@ -281,8 +291,8 @@ void delta(const AttentionBackwardArgs& args, int64_t begin, int64_t end) {
   }
 }
 
-// -sum(exp(sink - logsumexp) * delta) of heads [begin, end). In a sum over all queries the last bits of
-// delta count, so it is computed once more.
+// -sum(exp(sink - logsumexp) * (dots - grad_logsumexp)) of heads [begin, end). The result that is given
+// is rounded, and in a sum over all queries its last bits would count.
 template <typename A>
 void grad_sinks(const AttentionBackwardArgs& args, int64_t begin, int64_t end) {
   const auto& shape = args.forward.shape;
@@ -292,27 +302,18 @@ void grad_sinks(const AttentionBackwardArgs& args, int64_t begin, int64_t end) {
     for (int64_t head = begin; head < end; ++head) {
       const A sink = gather(static_cast<const T*>(args.forward.sinks.data) + head, 1, 1)[0];
       double total = 0;
-      for (int64_t row = 0; row < shape.batch * shape.queries; ++row) {
-        const int64_t batch = row / shape.queries;
-        const int64_t query = row % shape.queries;
-        const Head grad = head_of(args.grad, shape.dtype, batch, head, shape.value_size);
-        const Head out = head_of(args.forward.out, shape.dtype, batch, head, shape.value_size);
-        const T* slopes = static_cast<const T*>(grad.data) + query * grad.row;
-        const T* values = static_cast<const T*>(out.data) + query * out.row;
-        Vec<A> dots[kSums] = {};
-        for_each_vector_in_turn<A>(shape.value_size, [&](int64_t i, int64_t live, int k) {
-          dots[k] += gather(slopes + i * grad.element, grad.element, live) *
-                     gather(values + i * out.element, out.element, live);
-        });
-        const A outer = static_cast<const A*>(args.grad_logsumexp.data)[
-            batch * strides[0] + head * strides[1] + query * strides[2]];
-        const A own = row_values<A>(args.forward.logsumexp, shape, batch, head)[query];
-        const double share =
-            __builtin_exp(static_cast<double>(sink) - (own == kNothing<A> ? A{0} : own));
-        total -= share * (sum_in_double<A>(dots) - outer);
+      for (int64_t batch = 0; batch < shape.batch; ++batch) {
+        const A* logsumexp = row_values<A>(args.forward.logsumexp, shape, batch, head);
+        const A* dots = row_values<A>(args.dots, shape, batch, head);
+        const A* outer = static_cast<const A*>(args.grad_logsumexp.data) + batch * strides[0] +
+                         head * strides[1];
+        for (int64_t i = 0; i < shape.queries; ++i) {
+          const A base = logsumexp[i] == kNothing<A> ? A{0} : logsumexp[i];
+          const double share = __builtin_exp(static_cast<double>(sink) - base);
+          total -= share * (static_cast<double>(dots[i]) - outer[i * strides[2]]);
+        }
       }
-      T* to = static_cast<T*>(args.grad_sinks) + head;
-      store(to, splat(static_cast<A>(total)), 1);
+      store(static_cast<T*>(args.grad_sinks) + head, splat(static_cast<A>(total)), 1);
     }
   });
 }
@@ -368,6 +369,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
   const auto& shape = args.forward.shape;
   // Of queries that see no key.
   std::memset(args.grad_q.data, 0, call.grad_q.numel() * call.grad_q.element_size());
+  if (call.dots.has_value()) {
+    std::memset(args.dots, 0, call.dots->numel() * call.dots->element_size());
+  }
   // More than there are blocks of queries.
   std::vector<int32_t> turns(static_cast<size_t>(shape.batch * shape.heads * shape.queries));
   args.turns = turns.data();
@@ -375,14 +379,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
   parallel_for(shape.batch * shape.heads, 1, [&](int64_t begin, int64_t end) {
     FUSEWHEEL_SELECT(attention_delta)(args, begin, end);
   });
+  const auto task = FUSEWHEEL_SELECT(attention_backward_task);
+  in_turn(FUSEWHEEL_SELECT(attention_backward_plan)(shape),
+          [&](int64_t index, void* scratch) { task(args, index, scratch); });
   if (args.grad_sinks != nullptr) {
     parallel_for(shape.heads, 1, [&](int64_t begin, int64_t end) {
       FUSEWHEEL_SELECT(attention_grad_sinks)(args, begin, end);
     });
   }
-  const auto task = FUSEWHEEL_SELECT(attention_backward_task);
-  in_turn(FUSEWHEEL_SELECT(attention_backward_plan)(shape),
-          [&](int64_t index, void* scratch) { task(args, index, scratch); });
   return {call.grad_q, call.grad_k, call.grad_v, call.grad_sinks};
 }
 

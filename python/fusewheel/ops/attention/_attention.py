@@ -141,7 +141,7 @@ def samples(make: Make) -> Iterator[Arguments]:
         window=(2, 0),
         softcap=2.0,
     )
-    yield call(make(2, 2, 3, 2), make(2, 2, 3, 2), make(2, 2, 3, 2), window=(-1, 0))
+    yield call(make(3, 4, 7, 5), make(3, 4, 7, 5), make(3, 4, 7, 5), window=(-1, 0))
     yield call(make(1, 6, 255, 40), make(1, 2, 255, 40), make(1, 2, 255, 24), window=(-1, 0))
     yield call(
         *(make(2, 3, 130, 64), make(2, 1, 201, 64), make(2, 1, 201, 64), make(3)),

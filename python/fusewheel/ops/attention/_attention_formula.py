@@ -1,16 +1,14 @@
-"""Attention and its gradients in PyTorch's operators. TorchScript compiles the forward too."""
+"""Attention and its gradients in PyTorch's operators."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from fusewheel.ops._rows import wide
+
 NOTHING = -torch.inf
 """The score of a key that a query does not see."""
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x.double() if x.dtype == torch.float64 else x.float()
 
 
 def _grouped(a: Tensor, b: Tensor) -> Tensor:
@@ -34,7 +32,7 @@ def _finite(x: Tensor) -> Tensor:
 
 
 def _capped(q: Tensor, k: Tensor, scale: float, softcap: float) -> Tensor:
-    scores = _wide(_grouped(q, k.transpose(-1, -2))) * scale
+    scores = wide(_grouped(q, k.transpose(-1, -2))) * scale
     return softcap * torch.tanh(scores / softcap) if softcap > 0 else scores
 
 
@@ -64,7 +62,7 @@ def _largest(scores: Tensor, sinks: Tensor | None) -> Tensor:
     else:
         peak = scores.amax(-1, keepdim=True)
     if sinks is not None:
-        peak = torch.maximum(peak, _wide(sinks).view(-1, 1, 1))
+        peak = torch.maximum(peak, wide(sinks).view(-1, 1, 1))
     peak = peak.detach()
     return torch.where(peak == NOTHING, 0.0, peak)
 
@@ -87,7 +85,7 @@ def attention(
     shares = (scores - peak).exp()
     total = shares.sum(-1, keepdim=True)
     if sinks is not None:
-        total = total + (_wide(sinks).view(-1, 1, 1) - peak).exp()
+        total = total + (wide(sinks).view(-1, 1, 1) - peak).exp()
     nothing = total == 0
     total = torch.where(nothing, 1.0, total)
     shares = shares / total
@@ -121,16 +119,20 @@ def attention_backward(
     scores = _masked(capped, bias, left, right)
     base = torch.where(logsumexp == NOTHING, 0.0, logsumexp)
     shares = (scores - base.unsqueeze(-1)).exp()
-    delta = (_wide(grad) * _wide(out)).sum(-1) - grad_logsumexp
-    slopes = shares * (_wide(_grouped(grad, v.transpose(-1, -2))) - delta.unsqueeze(-1))
+    delta = (wide(grad) * wide(out)).sum(-1) - grad_logsumexp
+    hidden = scores == NOTHING
+    grad_shares = torch.where(hidden, 0.0, wide(_grouped(grad, v.transpose(-1, -2))))
+    slopes = shares * (grad_shares - delta.unsqueeze(-1))
     if softcap > 0:
         slopes = slopes * (1 - (capped / softcap).square())
-    slopes = torch.where(scores == NOTHING, 0.0, slopes).to(q.dtype)
+    slopes = torch.where(hidden, 0.0, slopes).to(q.dtype)
     heads = k.shape[1]
     grad_sinks = q.new_empty(0)
     if sinks is not None:
-        share = (_wide(sinks).unsqueeze(-1) - base).exp()
-        grad_sinks = -(share * delta).sum((0, 2)).to(q.dtype)
+        # dot(grad, out) from the shares: `out` is rounded.
+        share = (wide(sinks).unsqueeze(-1) - base).exp()
+        exact = (shares * grad_shares).sum(-1) - grad_logsumexp
+        grad_sinks = -(share * exact).sum((0, 2)).to(q.dtype)
     return (
         _grouped(slopes, _finite(k)) * scale,
         _grouped_sum(slopes, q, heads) * scale,

@@ -50,7 +50,8 @@ def attention(
     of threads. Gradients flow to `q`, `k`, `v`, `sinks` and a float `bias`, also through `lse`.
     Computed by PyTorch operators, with all scores in memory: the gradient of `bias`, second
     derivatives, everything under `torch.func`, everything with dropout, and everything on a GPU,
-    for which there is no kernel yet.
+    for which there is no kernel yet. TorchScript compiles no function with keyword-only arguments;
+    there call `torch.ops.fusewheel.attention`.
 
     Source: Dao et al., "FlashAttention" (2022) and "FlashAttention-2" (2023); Xiao et al.,
     "Efficient Streaming Language Models with Attention Sinks" (2023), in the form of gpt-oss
@@ -89,34 +90,21 @@ def attention(
         RuntimeError: a dtype, shape or device is not as above, or `window` or `softcap` is out of
             range.
     """
-    left, right = -1, -1
-    if window is not None:
-        before, after = window
-        if before is not None:
-            left = before
-        if after is not None:
-            right = after
+    left, right = (-1 if keys is None else keys for keys in window or (None, None))
     if causal and right >= -1:
         right = 0
     factor = max(q.shape[-1], 1) ** -0.5 if scale is None else scale
     if bias is not None:
         while bias.dim() < 4:
             bias = bias.unsqueeze(0)
-    if dropout_p < 0 or dropout_p > 1:
+    if not 0 <= dropout_p <= 1:
         raise ValueError(f"attention: dropout_p must be between 0 and 1, got {dropout_p}")
     if dropout_p > 0:
-        if not torch.jit.is_scripting():
-            check_attention("attention", q, k, v, sinks, bias, left, right, softcap)
-        out, lse = formula.attention(
-            q, k, v, sinks, bias, left, right, factor, softcap, dropout_p
-        )
+        check_attention("attention", q, k, v, sinks, bias, left, right, softcap)
+        out, lse = formula.attention(q, k, v, sinks, bias, left, right, factor, softcap, dropout_p)
     else:
-        out, lse = torch.ops.fusewheel.attention(
-            q, k, v, sinks, bias, left, right, factor, softcap
-        )
-    if return_lse:
-        return out, lse
-    return out
+        out, lse = torch.ops.fusewheel.attention(q, k, v, sinks, bias, left, right, factor, softcap)
+    return (out, lse) if return_lse else out
 
 
 def _reference(*arguments: Any) -> tuple[Tensor, Tensor]:
@@ -196,7 +184,8 @@ def _layouts(
             where[bias - 1] = 0
         found: tuple[Place, ...] = (dim,) * outputs
         if outputs > 2:
-            found = (*found, PARTIAL if dim == 0 else 0)
+            has_sinks = arguments[bias - 1] is not None
+            found = (*found, PARTIAL if dim == 0 and has_sinks else 0)
         yield Layout(places(arguments, where), found, even=dim == 1)
 
 

@@ -53,6 +53,7 @@ struct AttentionBackwardArgs {
   View grad_v;
   void* grad_sinks;  // [heads], null where there are no sinks
   void* delta;       // [batch, heads, queries]: dot(grad, out) - grad_logsumexp
+  void* dots;        // likewise: of the shares of the keys and their gradients; null without sinks
   void* sums;        // of grad_q, [batch, heads, queries, size] in the dtype of computation
   int32_t* turns;    // per block of queries: how many blocks of keys have added to its grad_q
   void (*yield)();   // lets another thread run
@@ -221,6 +222,7 @@ struct AttentionBackward {
   Tensor grad_v;
   Tensor grad_sinks;
   Tensor delta;
+  std::optional<Tensor> dots;
   Tensor sums;
   AttentionBackwardArgs args;
 
@@ -259,6 +261,10 @@ struct AttentionBackward {
     args.grad_v = view_of(grad_v);
     args.grad_sinks = sinks.has_value() ? grad_sinks.mutable_data_ptr() : nullptr;
     args.delta = delta.mutable_data_ptr();
+    if (sinks.has_value()) {
+      dots = empty_contiguous(leading_sizes(q), accumulate_type(q), q);
+      args.dots = dots->mutable_data_ptr();
+    }
     args.sums = sums.mutable_data_ptr();
   }
 };
