@@ -379,7 +379,7 @@ def test_dropout_drops_shares_and_keeps_their_mean():
     again.sum().backward()
     assert all(t.grad is not None for t in given)
     assert not fusewheel.attention(q, k, v, dropout_p=1.0).any()
-    with pytest.raises(ValueError, match="dropout_p must be between 0 and 1, got 1.5"):
+    with pytest.raises(ValueError, match="dropout_p must be between 0 and 1"):
         fusewheel.attention(q, k, v, dropout_p=1.5)
     with pytest.raises(RuntimeError, match="k must have the dtype of q"):
         fusewheel.attention(q, k.float(), v, dropout_p=0.5)

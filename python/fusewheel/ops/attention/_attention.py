@@ -98,6 +98,7 @@ def check_attention_backward(
     logsumexp: Tensor,
     left: int,
     right: int,
+    scale: float,
     softcap: float,
 ) -> None:
     """Raises the errors of the backward kernel."""
@@ -213,7 +214,7 @@ def bad_inputs(make: Make) -> Iterator[BadInput]:
 def _with_results(make: Make, arguments: Arguments) -> Arguments:
     """Arguments of the backward operator."""
     q, k, v, sinks, bias, *rest = arguments
-    given = (t if t is None else t.detach() for t in (q, k, v, sinks, bias))
+    given: list[Any] = [t if t is None else t.detach() for t in (q, k, v, sinks, bias)]
     out, logsumexp = formula(*given, *rest)
     grad_logsumexp = wide(make(*logsumexp.shape).detach())
     results = [t.detach().requires_grad_(make.requires_grad) for t in (out, logsumexp)]

@@ -141,15 +141,18 @@ def _backward(
 
 
 def _backward_fake(
-    grad: Tensor, grad_logsumexp: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any
+    grad: Tensor,
+    grad_logsumexp: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sinks: Tensor | None,
+    *rest: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    *tensors, left, right, _, softcap = rest
-    check_attention_backward(
-        *("attention_backward", grad, grad_logsumexp, q, k, v), *tensors, left, right, softcap
-    )
-    sinks = tensors[0]
-    grad_sinks = q.new_empty(0 if sinks is None else sinks.shape)
-    return *(empty_heads(tuple(t.shape), t) for t in (q, k, v)), grad_sinks
+    op = "attention_backward"
+    check_attention_backward(op, grad, grad_logsumexp, q, k, v, sinks, *rest)
+    grad_q, grad_k, grad_v = (empty_heads(tuple(t.shape), t) for t in (q, k, v))
+    return grad_q, grad_k, grad_v, q.new_empty(0 if sinks is None else sinks.shape)
 
 
 def _flops(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> int:
