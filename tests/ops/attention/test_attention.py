@@ -9,10 +9,9 @@ import torch.nn.functional as F
 from fusewheel.dispatch.operator import Make
 from fuzz.draw import Draw
 from fuzz.shapes import row_values
+from ops.attention.inputs import INFINITY, inputs, leaves
 from oracle import assert_as_good_as_eager
 from torch import Tensor
-
-from ops.attention.inputs import INFINITY, inputs, leaves
 
 OPERATORS = {o.name: o for o in fusewheel.ops.operators()}
 

@@ -6,9 +6,8 @@ import fusewheel
 import pytest
 import torch
 from fusewheel.dispatch.operator import Make
-from oracle import emulated
-
 from ops.attention.inputs import INFINITY, NAN, inputs, leaves
+from oracle import emulated
 
 
 @pytest.mark.parametrize("shape", [(1, 0, 5, 4), (1, 3, 0, 4), (0, 3, 5, 4), (1, 3, 5, 0)])
