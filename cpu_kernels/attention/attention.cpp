@@ -1,9 +1,9 @@
-// Attention: the softmax of a query's scores grows with each block of keys
+// Attention: the result of a query grows with each block of keys
 //
-// Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018). A task is some queries
-// of all heads that read the same keys, so that these are packed once for all of them. What a task
-// computes depends on the shapes alone: the same bits for any number of threads.
+// A task is some queries of all heads that read the same keys, so that these are packed once for all of
+// them. What a task computes depends on the shapes alone: the same bits for any number of threads.
 
+#include "softmax.h"
 #include "tiles.h"
 
 FUSEWHEEL_DECLARE(AttentionPlan attention_plan(const AttentionShape&));
@@ -70,69 +70,6 @@ struct Task {
     scores = scratch.take<A>(kRows * kScoreStride<A>);
   }
 };
-
-// The largest lane of each of kLanes vectors, one a lane.
-template <typename A>
-FUSEWHEEL_INLINE Vec<A> maxima_of(Vec<A>* values) {
-  transpose<A>(values);
-#pragma GCC unroll 4
-  for (int width = kLanes<A> / 2; width > 0; width /= 2) {
-#pragma GCC unroll 8
-    for (int i = 0; i < width; ++i) {
-      values[i] = values[i + width] > values[i] ? values[i + width] : values[i];
-    }
-  }
-  return values[0];
-}
-
-// Makes the scores of `rows` rows, columns [begin, end), exponentials relative to the largest score so
-// far; totals and sums of these rows become relative to it too.
-template <typename A>
-void exponentials(const Task<A>& task, int64_t row, int64_t rows, int64_t begin, int64_t end) {
-  constexpr int lanes = kLanes<A>;
-  for (int64_t i = 0; i < rows; i += lanes) {
-    const int live = static_cast<int>(rows - i < lanes ? rows - i : lanes);
-    A* scores = task.scores + i * kScoreStride<A>;
-    Vec<A> parts[lanes];
-    for (int lane = 0; lane < lanes; ++lane) {
-      Vec<A> largest = splat(kNothing<A>);
-      for (int64_t j = begin; lane < live && j < end; j += lanes) {
-        const Vec<A> value = load(scores + lane * kScoreStride<A> + j);
-        largest = value > largest ? value : largest;
-      }
-      parts[lane] = largest;
-    }
-    A* peaks = task.peak + row + i;
-    A* totals = task.total + row + i;
-    const Vec<A> found = maxima_of<A>(parts);
-    const Vec<A> old = load(peaks);
-    const Vec<A> peak = found > old ? found : old;
-    // Where no key is seen yet, anything finite will do.
-    const Vec<A> base = peak == kNothing<A> ? Vec<A>{} : peak;
-    const Vec<A> shrinks = exp(old - base);
-    for (int lane = 0; lane < lanes; ++lane) {
-      Vec<A> total = {};
-      for (int64_t j = begin; lane < live && j < end; j += lanes) {
-        A* at = scores + lane * kScoreStride<A> + j;
-        const Vec<A> value = exp(load(at) - base[lane]);
-        store(at, value);
-        total += value;
-      }
-      parts[lane] = total;
-    }
-    store(peaks, peak);
-    store(totals, load(totals) * shrinks + sums_of<A>(parts));
-    for (int lane = 0; lane < live; ++lane) {
-      const A shrink = shrinks[lane];
-      if (shrink != 1) {
-        A* sums = task.sums + (row + i + lane) * task.v_stride;
-        for (int64_t j = 0; j < task.v_stride; j += lanes) {
-          store(sums + j, load(sums + j) * shrink);
-        }
-      }
-    }
-  }
-}
 
 template <typename A>
 void attend(const AttentionArgs& args, int64_t index, void* memory) {
@@ -233,11 +170,12 @@ void attend(const AttentionArgs& args, int64_t index, void* memory) {
           }
         }
       }
-      exponentials(task, row, some, begin, end);
+      A* sums = task.sums + row * task.v_stride;
+      exponentials<A>(task.scores, some, begin, end,
+                      {task.peak + row, task.total + row, sums, task.v_stride});
       product<A, false>(task.scores + begin, kScoreStride<A>, tile_rows,
                         task.v + begin * task.v_stride, task.v_stride, kPanel<A>,
-                        panels_of<A>(shape.value_size), end - begin,
-                        task.sums + row * task.v_stride, task.v_stride, true);
+                        panels_of<A>(shape.value_size), end - begin, sums, task.v_stride, true);
     }
   }
 

@@ -72,6 +72,17 @@ FUSEWHEEL_INLINE Range seen_by(const AttentionShape& shape, int64_t query) {
   return {begin, bounded > begin ? bounded : begin};
 }
 
+FUSEWHEEL_INLINE int64_t blocks_of(int64_t size, int64_t block) {
+  return (size + block - 1) / block;
+}
+
+// One value for each query of a head.
+template <typename A>
+FUSEWHEEL_INLINE A* row_values(void* values, const AttentionShape& shape, int64_t batch,
+                               int64_t head) {
+  return static_cast<A*>(values) + (batch * shape.heads + head) * shape.queries;
+}
+
 // Calls body(T{}) with the element type, if numbers of it are computed in A.
 template <typename A, typename Body>
 FUSEWHEEL_INLINE void for_dtype_in(Dtype dtype, Body body) {

@@ -1,0 +1,96 @@
+// Sums along the results of attention and over its queries, for the gradients
+
+#include "attention_delta.h"
+
+#include "tiles.h"
+
+namespace fusewheel::FUSEWHEEL_ISA {
+namespace {
+
+// kLanes rows at a time, each summed in the order of `tile`: with a single key, whose value is the
+// result, the gradient of its score is exactly 0.
+template <typename A>
+void delta(const AttentionBackwardArgs& args, int64_t begin, int64_t end) {
+  constexpr int lanes = kLanes<A>;
+  const auto& shape = args.forward.shape;
+  const int64_t across = blocks_of(shape.queries, lanes);
+  for (int64_t index = begin * across; index < end * across; ++index) {
+    const int64_t batch = index / across / shape.heads;
+    const int64_t head = index / across % shape.heads;
+    const int64_t first = index % across * lanes;
+    const int64_t live = shape.queries - first < lanes ? shape.queries - first : lanes;
+    const Head rows[] = {head_of(args.grad, shape.dtype, batch, head, shape.value_size),
+                         head_of(args.forward.out, shape.dtype, batch, head, shape.value_size)};
+    Vec<A> total = {};
+    Vec<A> sum = {};
+    for (int64_t j = 0; j < shape.value_size; j += lanes) {
+      const int64_t columns = shape.value_size - j < lanes ? shape.value_size - j : lanes;
+      Vec<A> values[2][lanes] = {};
+      for (int which = 0; which < 2; ++which) {
+        for_dtype_in<A>(shape.dtype, [&](auto zero) {
+          using T = decltype(zero);
+          const Head& own = rows[which];
+          for (int64_t lane = 0; lane < live; ++lane) {
+            const T* from = static_cast<const T*>(own.data) + (first + lane) * own.row;
+            values[which][lane] = gather(from + j * own.element, own.element, columns);
+          }
+        });
+        transpose<A>(values[which]);
+      }
+      for (int64_t column = 0; column < columns; ++column) {
+        sum += values[0][column] * values[1][column];
+      }
+      if ((j + lanes) % kTileDepth == 0) {
+        total = j + lanes == kTileDepth ? sum : total + sum;
+        sum = Vec<A>{};
+      }
+    }
+    total = shape.value_size < kTileDepth ? sum : total + sum;
+    const auto& strides = args.grad_logsumexp.strides;
+    const A* outer = static_cast<const A*>(args.grad_logsumexp.data) + batch * strides[0] +
+                     head * strides[1] + first * strides[2];
+    A* to = row_values<A>(args.delta, shape, batch, head) + first;
+    store(to, total - gather(outer, strides[2], live), live);
+  }
+}
+
+// -sum(exp(sink - logsumexp) * (dots - grad_logsumexp)) of heads [begin, end). The result that is given
+// is rounded, and in a sum over all queries its last bits would count.
+template <typename A>
+void grad_sinks(const AttentionBackwardArgs& args, int64_t begin, int64_t end) {
+  const auto& shape = args.forward.shape;
+  const auto& strides = args.grad_logsumexp.strides;
+  for_dtype_in<A>(shape.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for (int64_t head = begin; head < end; ++head) {
+      const A sink = gather(static_cast<const T*>(args.forward.sinks.data) + head, 1, 1)[0];
+      double total = 0;
+      for (int64_t batch = 0; batch < shape.batch; ++batch) {
+        const A* logsumexp = row_values<A>(args.forward.logsumexp, shape, batch, head);
+        const A* dots = row_values<A>(args.dots, shape, batch, head);
+        const A* outer = static_cast<const A*>(args.grad_logsumexp.data) + batch * strides[0] +
+                         head * strides[1];
+        for (int64_t i = 0; i < shape.queries; ++i) {
+          const A base = logsumexp[i] == kNothing<A> ? A{0} : logsumexp[i];
+          const double share = __builtin_exp(static_cast<double>(sink) - base);
+          total -= share * (static_cast<double>(dots[i]) - outer[i * strides[2]]);
+        }
+      }
+      store(static_cast<T*>(args.grad_sinks) + head, splat(static_cast<A>(total)), 1);
+    }
+  });
+}
+
+}  // namespace
+
+void attention_delta(const AttentionBackwardArgs& args, int64_t begin, int64_t end) {
+  return args.forward.shape.dtype == Dtype::kFloat64 ? delta<double>(args, begin, end)
+                                                     : delta<float>(args, begin, end);
+}
+
+void attention_grad_sinks(const AttentionBackwardArgs& args, int64_t begin, int64_t end) {
+  return args.forward.shape.dtype == Dtype::kFloat64 ? grad_sinks<double>(args, begin, end)
+                                                     : grad_sinks<float>(args, begin, end);
+}
+
+}  // namespace fusewheel::FUSEWHEEL_ISA
