@@ -6,9 +6,6 @@
 #include "softmax.h"
 #include "tiles.h"
 
-FUSEWHEEL_DECLARE(AttentionPlan attention_plan(const AttentionShape&));
-FUSEWHEEL_DECLARE(void attention_task(const AttentionArgs&, int64_t, void*));
-
 namespace fusewheel::FUSEWHEEL_ISA {
 namespace {
 
@@ -222,29 +219,3 @@ void attention_task(const AttentionArgs& args, int64_t index, void* scratch) {
 }
 
 }  // namespace fusewheel::FUSEWHEEL_ISA
-
-#if FUSEWHEEL_GLUE
-
-#include "in_turn.h"
-
-namespace fusewheel {
-namespace {
-
-std::tuple<Tensor, Tensor> attention(const Tensor& q, const Tensor& k, const Tensor& v,
-                                     const std::optional<Tensor>& sinks,
-                                     const std::optional<Tensor>& bias, int64_t left, int64_t right,
-                                     double scale, double softcap) {
-  Attention call("attention", q, k, v, sinks, bias, left, right, scale, softcap);
-  call.allocate(q);
-  const auto task = FUSEWHEEL_SELECT(attention_task);
-  in_turn(FUSEWHEEL_SELECT(attention_plan)(call.args.shape),
-          [&](int64_t index, void* scratch) { task(call.args, index, scratch); });
-  return {call.out, call.logsumexp};
-}
-
-FUSEWHEEL_KERNELS(library) { kernel<attention>(library, "attention"); }
-
-}  // namespace
-}  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE

@@ -5,11 +5,7 @@
 // have: the sums have one order, whatever thread makes them. Tasks of later keys begin first, so a
 // task waits only for tasks that have begun.
 
-#include "attention_delta.h"
 #include "tiles.h"
-
-FUSEWHEEL_DECLARE(AttentionPlan attention_backward_plan(const AttentionShape&));
-FUSEWHEEL_DECLARE(void attention_backward_task(const AttentionBackwardArgs&, int64_t, void*));
 
 namespace fusewheel::FUSEWHEEL_ISA {
 namespace {
@@ -56,7 +52,7 @@ struct Task {
 
 template <typename A>
 void zero(A* values, int64_t count) {
-  __builtin_memset(values, 0, static_cast<size_t>(count) * sizeof(A));
+  __builtin_memset(values, 0, count * sizeof(A));
 }
 
 // Rows [0, count) times `factor` to a head of a tensor.
@@ -247,53 +243,3 @@ void attention_backward_task(const AttentionBackwardArgs& args, int64_t index, v
 }
 
 }  // namespace fusewheel::FUSEWHEEL_ISA
-
-#if FUSEWHEEL_GLUE
-
-#include <cstring>
-#include <thread>
-#include <vector>
-
-#include "in_turn.h"
-
-namespace fusewheel {
-namespace {
-
-std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
-    const Tensor& grad, const Tensor& grad_logsumexp, const Tensor& q, const Tensor& k,
-    const Tensor& v, const std::optional<Tensor>& sinks, const std::optional<Tensor>& bias,
-    const Tensor& out, const Tensor& logsumexp, int64_t left, int64_t right, double scale,
-    double softcap) {
-  AttentionBackward call("attention_backward", grad, grad_logsumexp, q, k, v, sinks, bias, out,
-                         logsumexp, left, right, scale, softcap);
-  auto& args = call.args;
-  const auto& shape = args.forward.shape;
-  // Of queries that see no key.
-  std::memset(args.grad_q.data, 0, call.grad_q.numel() * call.grad_q.element_size());
-  if (call.dots.has_value()) {
-    std::memset(args.dots, 0, call.dots->numel() * call.dots->element_size());
-  }
-  // More than there are blocks of queries.
-  std::vector<int32_t> turns(static_cast<size_t>(shape.batch * shape.heads * shape.queries));
-  args.turns = turns.data();
-  args.yield = [] { std::this_thread::yield(); };
-  parallel_for(shape.batch * shape.heads, 1, [&](int64_t begin, int64_t end) {
-    FUSEWHEEL_SELECT(attention_delta)(args, begin, end);
-  });
-  const auto task = FUSEWHEEL_SELECT(attention_backward_task);
-  in_turn(FUSEWHEEL_SELECT(attention_backward_plan)(shape),
-          [&](int64_t index, void* scratch) { task(args, index, scratch); });
-  if (args.grad_sinks != nullptr) {
-    parallel_for(shape.heads, 1, [&](int64_t begin, int64_t end) {
-      FUSEWHEEL_SELECT(attention_grad_sinks)(args, begin, end);
-    });
-  }
-  return {call.grad_q, call.grad_k, call.grad_v, call.grad_sinks};
-}
-
-FUSEWHEEL_KERNELS(library) { kernel<attention_backward>(library, "attention_backward"); }
-
-}  // namespace
-}  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE

@@ -1,7 +1,5 @@
 // Sums along the results of attention and over its queries, for the gradients
 
-#include "attention_delta.h"
-
 #include "tiles.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {

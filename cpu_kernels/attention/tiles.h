@@ -4,11 +4,10 @@
 // Dao et al., "FlashAttention" (2022): no more than a tile of the scores exists at any time.
 #pragma once
 
-#include <fusewheel/attention/attention.h>
-
 #include "matmul/tile.h"
 #include "simd/math.h"
 #include "simd/transpose.h"
+#include "tasks.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 

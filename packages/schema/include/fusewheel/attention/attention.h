@@ -1,74 +1,7 @@
 // Arguments of attention, checked the same way for every backend.
-//
-// With s = scale * dot(q, k), capped where softcap > 0, plus the bias, the logsumexp of a query is that
-// of the s of all keys that it sees, and of the sink of its head; out = sum(exp(s - logsumexp) * v).
 #pragma once
 
-#include <fusewheel/geometry.h>
-
-namespace fusewheel {
-
-// A tensor of four dimensions; strides count elements.
-struct View {
-  void* data;  // null where there is no such tensor
-  int64_t strides[4];
-};
-
-struct AttentionShape {
-  int64_t batch;
-  int64_t heads;
-  int64_t kv_heads;
-  int64_t queries;
-  int64_t keys;
-  int64_t size;        // of a query and of a key
-  int64_t value_size;  // of a value and of a result
-  // Query i stands at key i + keys - queries. It sees so many keys left and right of that one; -1 for
-  // all of them.
-  int64_t left;
-  int64_t right;
-  double scale;
-  double softcap;
-  Dtype dtype;
-  bool is_mask;  // the bias is of bool: keys where it is false are not seen
-};
-
-struct AttentionArgs {
-  AttentionShape shape;
-  View q;
-  View k;
-  View v;
-  View sinks;  // [1, heads, 1, 1]
-  View bias;   // strides of 0 where it is repeated
-  View out;
-  void* logsumexp;  // [batch, heads, queries]
-};
-
-// p = exp(s - logsumexp); the gradient of s is p * (dot(grad, v) - delta).
-struct AttentionBackwardArgs {
-  AttentionArgs forward;
-  View grad;
-  View grad_logsumexp;  // [batch, heads, queries, 1]
-  View grad_q;
-  View grad_k;
-  View grad_v;
-  void* grad_sinks;  // [heads], null where there are no sinks
-  void* delta;       // [batch, heads, queries]: dot(grad, out) - grad_logsumexp
-  void* dots;        // likewise: of the shares of the keys and their gradients; null without sinks
-  void* sums;        // of grad_q, [batch, heads, queries, size] in the dtype of computation
-  int32_t* turns;    // per block of queries: how many blocks of keys have added to its grad_q
-  void (*yield)();   // lets another thread run
-};
-
-// How a kernel divides its work.
-struct AttentionPlan {
-  int64_t tasks;
-  int64_t scratch_bytes;  // of a thread
-};
-
-}  // namespace fusewheel
-
-#if FUSEWHEEL_GLUE
-
+#include <fusewheel/attention/attention_args.h>
 #include <fusewheel/rows.h>
 
 #include <array>
@@ -270,5 +203,3 @@ struct AttentionBackward {
 };
 
 }  // namespace fusewheel
-
-#endif  // FUSEWHEEL_GLUE
