@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from fusewheel.dispatch.operator import Make
 from fuzz.draw import Draw
 from fuzz.shapes import row_values
+from neighbours import assert_call_as_good_as_eager, compute
 from ops.attention.inputs import INFINITY, inputs, leaves
-from oracle import assert_as_good_as_eager
 from torch import Tensor
 
 OPERATORS = {o.name: o for o in fusewheel.ops.operators()}
@@ -130,9 +130,13 @@ def test_as_good_as_pytorchs(dtype, queries, keys, size):
     given = inputs(queries, keys, heads=6, kv_heads=2, size=size, dtype=dtype)
     causal = queries <= keys
     mask = seen(queries, keys, causal) if causal else None
-    own = fusewheel.attention(*given, causal=causal)
-    exact = by_sdpa(*(t.double() for t in given), mask)
-    assert_as_good_as_eager(own, by_sdpa(*given, mask), exact)
+    assert_call_as_good_as_eager(
+        compute,
+        lambda q, k, v: fusewheel.attention(q, k, v, causal=causal),
+        lambda q, k, v: by_sdpa(q, k, v, mask),
+        given,
+        "result",
+    )
 
 
 def test_a_loss_of_the_logsumexp_alone():
@@ -163,18 +167,17 @@ def test_derivatives():
 def test_gradients_are_as_good_as_eager_in_long_rows(dtype):
     """Several blocks of keys and queries; eager are PyTorch's operators in the same dtype."""
     given = inputs(200, 300, heads=2, size=24, dtype=dtype)
-    results = []
-    for function, dtypes in (
-        (OPERATORS["attention"].overload, dtype),
-        (OPERATORS["attention"].reference, dtype),
-        (OPERATORS["attention"].reference, torch.float64),
-    ):
-        own = leaves(*(t.to(dtypes) for t in given))
-        out, lse = function(*own, None, None, 170, 0, 24**-0.5, 0.0)
-        seeds = Make(dtype, seed=3)(*out.shape).to(dtypes), torch.ones_like(lse)
-        results.append(torch.autograd.grad((out, lse), own, seeds))
-    for own, eager, exact in zip(*results, strict=True):
-        assert_as_good_as_eager(own, eager, exact)
+    seeds = Make(dtype, seed=3)(1, 2, 200, 24), torch.ones(1, 2, 200)
+
+    def gradients(function, tensors):
+        own = leaves(*tensors)
+        results = function(*own, None, None, 170, 0, 24**-0.5, 0.0)
+        grads = [g.to(r.dtype) for g, r in zip(seeds, results, strict=True)]
+        return torch.autograd.grad(results, own, grads)
+
+    operator = OPERATORS["attention"]
+    functions = operator.overload, operator.reference
+    assert_call_as_good_as_eager(gradients, *functions, given, "gradient")
 
 
 def any_arguments(d: Draw):
