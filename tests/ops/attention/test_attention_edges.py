@@ -100,6 +100,7 @@ def test_nan_stays_in_its_row():
     assert int(out.isnan().sum()) == 16 and int(lse.isnan().sum()) == 1
 
 
+@pytest.mark.skipif(emulated(), reason="it is about the order of the CPU kernels' sums")
 def test_one_key_has_no_gradient_of_its_score(dtype):
     """Its share is 1 whatever the score: exactly so."""
     given = leaves(*inputs(4, 1, dtype=dtype, size=150, value_size=300))

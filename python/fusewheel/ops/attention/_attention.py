@@ -170,7 +170,6 @@ def samples(make: Make) -> Iterator[Arguments]:
         window=(0, 7),
     )
     yield call(make(2, 3, 9, 1), make(2, 3, 11, 1), make(2, 3, 11, 1))
-    yield call(make(1, 2, 20, 0), make(1, 2, 30, 0), make(1, 2, 30, 16), window=(3, 2))
     yield call(make(0, 2, 5, 4), make(0, 2, 5, 4), make(0, 2, 5, 4), window=(-1, 0))
 
 
