@@ -101,7 +101,7 @@ def test_without_features_it_is_the_mean_of_what_is_seen():
 
     def definition(v):
         count = mask.sum(-1, keepdim=True).double()
-        return mask / count @ v, count.squeeze(-1).log().expand(1, 2, 20)
+        return (mask / count @ v).expand(1, 2, 20, 16), count.squeeze(-1).log().expand(1, 2, 20)
 
     assert_same_gradients(own, definition, (v,), atol=1e-6)
 
