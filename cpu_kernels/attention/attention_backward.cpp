@@ -97,7 +97,8 @@ FUSEWHEEL_INLINE A differentiate(A logsumexp, A delta, const A* caps, int64_t be
 
 // Blocks of keys that a block of queries meets, both ends included.
 FUSEWHEEL_INLINE Range blocks_seen(const AttentionShape& shape, int64_t first, int64_t count) {
-  return {seen_by(shape, first).begin / kKeys, (seen_by(shape, first + count - 1).end - 1) / kKeys};
+  const int64_t end = seen_by(shape, first + count - 1).end;
+  return {seen_by(shape, first).begin / kKeys, end > 0 ? (end - 1) / kKeys : -1};
 }
 
 // Adds to the gradient of queries when it is this block's turn; the last one rounds it.

@@ -71,7 +71,7 @@ def assert_same_gradients(function, other, tensors, atol=1e-10) -> None:
         torch.testing.assert_close(a, b, rtol=1e-9, atol=atol)
 
 
-LENGTHS = [(1, 1), (5, 5), (3, 8), (8, 3), (1, 140), (130, 131), (97, 260)]
+LENGTHS = [(1, 1), (5, 5), (3, 8), (8, 3), (1, 140), (130, 131), (97, 260), (300, 2)]
 
 
 @pytest.mark.parametrize(("queries", "keys"), LENGTHS)
