@@ -5,15 +5,19 @@ A contract is stated in the documentation, and what it allows follows from it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from fusewheel.ops._rows import compute_dtype
+from fusewheel.ops.attention import _attention_formula as formula
 from fusewheel.ops.linear._quantized import INT4_BLOCK, decode_int4, decode_int8
 from torch import Tensor
 
 Contract = Callable[..., Tensor]
 """From an operator's arguments, what each element of its result may err (float64)."""
+GradientContract = Callable[..., dict[int, Tensor]]
+"""From an operator's arguments and the gradients of its results, likewise of each gradient."""
 
 
 def rounded_blocks(x: Tensor) -> Tensor:
@@ -67,6 +71,54 @@ def linear_int4(
         return allowed
     return allowed + rounded_blocks(x) @ weight.abs().T
 
+
+def attention_gradients(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sinks: Tensor | None,
+    bias: Tensor | None,
+    left: int,
+    right: int,
+    scale: float,
+    softcap: float,
+    grad: Tensor,
+    grad_logsumexp: Tensor,
+) -> dict[int, Tensor]:
+    """What the rounding of logsumexp makes of each gradient.
+
+    The docstring of `fusewheel.attention` states by how much it rounds. The backward computes the
+    share of a key as `exp(score - logsumexp)`, so that all shares of a row err alike.
+    """
+    unit = torch.finfo(compute_dtype(q)).eps
+    given = [None if t is None else t.double() for t in (q, k, v, sinks, grad, grad_logsumexp)]
+    if bias is not None and bias.dtype != torch.bool:
+        bias = bias.double()
+    q, k, v, sinks, grad, grad_logsumexp = given
+    scores = formula._masked(formula._capped(q, k, scale, softcap), bias, left, right)
+    out, logsumexp = formula.attention(q, k, v, sinks, bias, left, right, scale, softcap)
+    base = torch.where(logsumexp == formula.NOTHING, 0.0, logsumexp).unsqueeze(-1)
+    off = unit * (formula._largest(scores, sinks).abs() + math.log(k.shape[2] + 1))
+    shares = (scores - base).exp()
+    delta = (grad * out).sum(-1) - grad_logsumexp
+    slopes = formula._grouped(grad, v.transpose(-1, -2)) - delta.unsqueeze(-1)
+    slopes = off * shares * slopes.abs()
+    heads = k.shape[1]
+    allowed = {
+        0: formula._grouped(slopes, k.abs()) * scale,
+        1: formula._grouped_sum(slopes, q.abs(), heads) * scale,
+        2: formula._grouped_sum(off * shares, grad.abs(), heads),
+    }
+    if sinks is not None:
+        share = (sinks.unsqueeze(-1) - base.squeeze(-1)).exp()
+        allowed[3] = (off.squeeze(-1) * share * delta.abs()).sum((0, 2))
+    if bias is not None and bias.dtype != torch.bool:
+        allowed[4] = slopes.sum_to_size(bias.shape)
+    return {index: tensor.nan_to_num(nan=0, posinf=0) for index, tensor in allowed.items()}
+
+
+GRADIENT_CONTRACTS: dict[str, GradientContract] = {"attention": attention_gradients}
+"""By operator."""
 
 CONTRACTS: dict[str, Contract] = {
     "linear": before_bias,

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from contracts import Contract
 from oracle import Errors, assert_allowed, tensors_of, to_dtype
 from torch import Tensor
 
@@ -41,7 +40,7 @@ def assert_call_as_good_as_eager(
     arguments: Arguments,
     what: str,
     infinite: bool = False,
-    contract: Contract | None = None,
+    contract: Callable[..., Tensor | tuple[Tensor, ...]] | None = None,
 ) -> None:
     """Judges what `compute` makes of a function and its arguments.
 
@@ -52,12 +51,14 @@ def assert_call_as_good_as_eager(
         arguments: of both; tensors in the dtype that is tried.
         what: names the results in messages.
         infinite: whether there are infinite numbers among the arguments.
-        contract: what each result may err beside that.
+        contract: what each result may err beside that; one tensor is of all results.
     """
     got = compute(own, arguments)
     eager = compute(reference, arguments)
     exact = compute(reference, to_dtype(arguments, torch.float64))
-    beside = contract(*arguments) if contract else 0.0
+    beside: Any = contract(*arguments) if contract else 0.0
+    if not isinstance(beside, tuple):
+        beside = (beside,) * len(got)
     errors = [Errors(tensor.dtype) for tensor in eager]
     add(errors, eager, exact)
 
@@ -66,7 +67,7 @@ def assert_call_as_good_as_eager(
         failed = {}
         for k, (a, b, c, found) in enumerate(zip(got, eager, exact, errors, strict=True)):
             try:
-                assert_allowed(a, b, c.double(), found, f"{what} {k}", infinite, beside)
+                assert_allowed(a, b, c.double(), found, f"{what} {k}", infinite, beside[k])
             except AssertionError as error:
                 failed[k] = error
         return failed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from calls import differentiable, eager, functional
+from contracts import GRADIENT_CONTRACTS
 from fusewheel.dispatch.operator import Make, Operator
 from neighbours import assert_call_as_good_as_eager
 from oracle import tensors_of
@@ -23,18 +24,28 @@ def test_gradients_as_good_as_eager(operator: Operator, dtype: torch.dtype):
     for index, arguments in enumerate(operator.samples(Make(dtype, seed=seed))):
         wanted = differentiable(operator, arguments)
 
-        def gradients(function, arguments, wanted=wanted, index=index):
+        def seeds(outputs, index=index):
+            make = Make(dtype, seed=seed + 1 + index)
+            return [make(*o.shape).to(o.dtype) for o in outputs]
+
+        def gradients(function, arguments, wanted=wanted, seeds=seeds):
             inputs = leaves(operator, arguments)
             outputs = [o for o in tensors_of(function(*inputs)) if o.requires_grad]
-            make = Make(dtype, seed=seed + 1 + index)
-            seeds = [make(*o.shape).to(o.dtype) for o in outputs]
             return torch.autograd.grad(
-                outputs, [inputs[i] for i in wanted], seeds, materialize_grads=True
+                outputs, [inputs[i] for i in wanted], seeds(outputs), materialize_grads=True
             )
 
         what = f"{operator.name}, sample {index}, grad"
         functions = functional(operator), eager(operator)
-        assert_call_as_good_as_eager(gradients, *functions, arguments, what)
+        contract = GRADIENT_CONTRACTS.get(operator.name)
+
+        def allowed(*arguments, contract=contract, wanted=wanted, seeds=seeds):
+            found = contract(*arguments, *seeds(tensors_of(operator.reference(*arguments))))
+            return tuple(found[i] for i in wanted)
+
+        assert_call_as_good_as_eager(
+            gradients, *functions, arguments, what, contract=allowed if contract else None
+        )
 
 
 def test_only_what_is_asked_gets_a_gradient(operator: Operator):

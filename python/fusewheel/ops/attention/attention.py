@@ -83,7 +83,9 @@ def attention(
     Returns:
         `[B, Hq, Lq, Dv]` in the dtype of `q`, contiguous, or with heads inside of positions in
         memory where those of `q` are. If `return_lse`: this, and `lse` `[B, Hq, Lq]`, contiguous,
-        float32 (float64 for float64), a natural logarithm.
+        float32 (float64 for float64), a natural logarithm. It errs by at most `eps` times the
+        magnitude of the row's largest score (or sink) plus `log(Lk + 1)`, with the `eps` of its
+        dtype. Gradients are computed from it: all shares of a row err by this, in proportion.
 
     Raises:
         ValueError: `dropout_p` is out of range.
