@@ -199,6 +199,8 @@ def test_only_parameters_of_the_window_that_are_numbers_limit():
     for window in ((None, 0), (-1, 0), (11, 0), (2**40, 0)):
         assert torch.equal(fusewheel.attention(q, k, v, window=window), want)
     assert torch.equal(fusewheel.attention(q, k, v, causal=True, window=(None, 7)), want)
+    with pytest.raises(ValueError, match=r"^attention: window must be \(left, right\), got \(1,\)"):
+        fusewheel.attention(q, k, v, window=(1,))
     with pytest.raises(RuntimeError, match="left must be a number of keys, or -1"):
         fusewheel.attention(q, k, v, window=(-2, 0))
     with pytest.raises(RuntimeError, match="right must be a number of keys, or -1"):

@@ -88,14 +88,17 @@ def attention(
         dtype. Gradients are computed from it: all shares of a row err by this, in proportion.
 
     Raises:
-        ValueError: `dropout_p` is out of range.
-        RuntimeError: a dtype, shape or device is not as above, or `window` or `softcap` is out of
-            range.
+        ValueError: `dropout_p` is out of range, or `window` is not a pair.
+        RuntimeError: a dtype, shape or device is not as above, or a number of `window` or
+            `softcap` is out of range.
     """
+    if window is not None and len(window) != 2:
+        raise ValueError(f"attention: window must be (left, right), got {window}")
     left, right = (-1 if keys is None else keys for keys in window or (None, None))
     if causal and right >= -1:
         right = 0
-    factor = max(q.shape[-1], 1) ** -0.5 if scale is None else scale
+    size = q.shape[-1] if q.dim() > 0 else 1
+    factor = max(size, 1) ** -0.5 if scale is None else scale
     if bias is not None:
         while bias.dim() < 4:
             bias = bias.unsqueeze(0)
