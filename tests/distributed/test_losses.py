@@ -18,6 +18,7 @@ ROWS, FEATURES, CLASSES = 24, 16, 43
 # ignore_index, then label smoothing, z-loss and cap.
 SETTINGS = {
     "plain": (-100, 0.0, 0.0, 0.0),
+    "weights": (-100, 0.0, 0.0, 0.0),
     "z-loss and cap": (-100, 0.0, 0.1, 2.0),
     "smoothing": (3, 0.2, 0.0, 0.0),
     "all": (-100, 0.1, 0.1, 3.0),
@@ -44,9 +45,9 @@ def checks() -> Iterator[Check]:
     # Rows over the first dimension, classes over the second.
     mesh = init_device_mesh("cpu", (2, SIZE // 2), mesh_dim_names=("rows", "classes"))
     for kind in KINDS:
-        for setting, options in SETTINGS.items():
+        for setting in SETTINGS:
             for how in REDUCTIONS:
-                check = partial(check_loss, mesh, kind, options, how)
+                check = partial(check_loss, mesh, kind, setting, how)
                 yield f"{kind}, {setting}, {how}", check
     yield "a target that is no class", partial(check_bad_target, mesh)
     yield "whole logits", partial(check_whole, mesh)
@@ -54,12 +55,17 @@ def checks() -> Iterator[Check]:
         yield f"{kind}, refusals", partial(check_refusals, mesh, kind)
 
 
-def check_loss(mesh: Any, kind: str, options: tuple, how: str) -> None:
+def check_loss(mesh: Any, kind: str, setting: str, how: str) -> None:
     from torch.distributed.tensor import Replicate, Shard
 
+    options = SETTINGS[setting]
     make = Make(torch.float64, seed=71)
-    weight = make(CLASSES).abs() if options[1] > 0 else None
     target = torch.randint(CLASSES, (2, ROWS // 2), generator=torch.Generator().manual_seed(72))
+    weight = make(CLASSES).abs() if options[1] > 0 else None
+    if setting == "weights":
+        # Without label smoothing no row reads the weight of a class that is not its target.
+        read = torch.zeros(CLASSES, dtype=torch.bool).scatter(0, target.flatten(), True)
+        weight = make(CLASSES).abs().where(read, torch.nan)
     target[0, 2:4] = options[0]
     if kind == "cross_entropy":
         inputs = (make(2, ROWS // 2, CLASSES),)

@@ -108,20 +108,24 @@ def rows_of(logits: Tensor, target: Tensor, loss: VocabularyLoss) -> tuple[Tenso
     log_sum = sums[0].log()
     total = peak + log_sum
 
-    all_weights = float(loss.classes) if loss.weight is None else loss.weight.sum()
     of_target = 1.0 if loss.weight is None else loss.weight[torch.where(kept, target, 0)]
     share = (1 - loss.label_smoothing) * of_target
     class_share = loss.label_smoothing / loss.classes
     value = share * (log_sum - sums[1]) + loss.z_loss * total.square()
+    slope_share = 2 * loss.z_loss * total
+    # Without label smoothing a row reads the weight of its target only: others may be NaN.
     if smoothing:
+        all_weights = float(loss.classes) if loss.weight is None else loss.weight.sum()
         value = value + class_share * (all_weights * total - sums[2])
-
-    slope_share = class_share * all_weights + 2 * loss.z_loss * total
+        slope_share = slope_share + class_share * all_weights
     pull = share + slope_share
     p = (z - total).exp()
     # Near a probability of 1 this difference is small, and computing it this way keeps its digits.
     at_target = torch.where(own, share * torch.expm1(z - total), share * p)
-    element = (at_target + p * slope_share - class_share * w[at]) * loss.slope(z)
+    element = at_target + p * slope_share
+    if smoothing:
+        element = element - class_share * w[at]
+    element = element * loss.slope(z)
     rows = Rows(
         near,
         torch.where(kept, (lse - total).exp() * pull, 0.0),
@@ -164,4 +168,4 @@ def divisor(target: Tensor, loss: VocabularyLoss) -> Tensor:
     kept = target != loss.ignore_index
     if loss.weight is None:
         return kept.sum()
-    return (loss.weight[torch.where(kept, target, 0)] * kept).sum()
+    return torch.where(kept, loss.weight[torch.where(kept, target, 0)], 0.0).sum()

@@ -71,6 +71,18 @@ def test_without_smoothing_a_class_weight_counts_where_its_class_is_the_target(s
         assert got[0][2].isnan() and got[2][2].isnan().all()
 
 
+@pytest.mark.parametrize("ignored", [-100, 3])
+def test_a_mean_reads_no_weight_of_an_ignored_row(ignored: int):
+    logits, target = torch.randn(4, 5), torch.tensor([1, ignored, 2, 1])
+    weight = torch.tensor([math.nan, 0.5, 2.0, math.nan, math.nan])
+    own, theirs = (
+        function(logits, target, weight, ignore_index=ignored)
+        for function in (fusewheel.cross_entropy, functional.cross_entropy)
+    )
+    assert theirs.isfinite()
+    torch.testing.assert_close(own, theirs)
+
+
 @pytest.mark.parametrize("classes", [1, 2, 15, 16, 17, 127, 128, 129, 50257])
 def test_any_number_of_classes(classes: int):
     assert_like_torch(*data(4, classes)[:2])

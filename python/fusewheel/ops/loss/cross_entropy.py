@@ -128,7 +128,7 @@ def mean_of(total: Tensor, target: Tensor, weight: Tensor | None, ignore_index: 
         divisor = kept.sum()
     else:
         own = weight.index_select(0, target.clamp(0, weight.size(0) - 1))
-        divisor = (own.to(total.dtype) * kept).sum()
+        divisor = torch.where(kept, own.to(total.dtype), 0.0).sum()
     some = kept.any()
     return torch.where(some, total / torch.where(some, divisor, 1), float("nan"))
 
