@@ -48,7 +48,12 @@ def around(names: dict[str, Any]) -> Iterator[None]:
         names["logits"] = distribute_tensor(torch.randn(BATCH, LENGTH, CLASSES), mesh, [Shard(-1)])
         target = torch.randint(CLASSES, (BATCH, LENGTH))
         names["target"] = distribute_tensor(target, mesh, [Shard(1)])
+        for letter in "qkv":
+            heads = torch.randn(BATCH, 4, LENGTH, 8)
+            names[letter] = distribute_tensor(heads, mesh, [Shard(2)])
         yield
+        q, k, v = (names[letter].to_local() for letter in "qkv")
+        torch.testing.assert_close(names["out"], fusewheel.attention(q, k, v, causal=True))
         assert isinstance(block.gate.weight, DTensor)
         torch.testing.assert_close(block(x), expected)
     finally:
