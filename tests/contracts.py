@@ -85,12 +85,13 @@ def attention_gradients(
     grad: Tensor,
     grad_logsumexp: Tensor,
 ) -> dict[int, Tensor]:
-    """What the rounding of logsumexp makes of each gradient.
+    """What the rounding of logsumexp and of the result makes of each gradient.
 
-    The docstring of `fusewheel.attention` states by how much it rounds. The backward computes the
-    share of a key as `exp(score - logsumexp)`, so that all shares of a row err alike.
+    The docstring of `fusewheel.attention` states by how much they round. The backward computes the
+    share of a key as `exp(score - logsumexp)`, so that all shares of a row err alike, and takes
+    the product of the gradient and the result from the rounded result.
     """
-    unit = torch.finfo(compute_dtype(q)).eps
+    unit, rounded = (torch.finfo(dtype).eps for dtype in (compute_dtype(q), q.dtype))
     given = [None if t is None else t.double() for t in (q, k, v, sinks, grad, grad_logsumexp)]
     if bias is not None and bias.dtype != torch.bool:
         bias = bias.double()
@@ -102,7 +103,8 @@ def attention_gradients(
     shares = (scores - base).exp()
     delta = (grad * out).sum(-1) - grad_logsumexp
     slopes = formula._grouped(grad, v.transpose(-1, -2)) - delta.unsqueeze(-1)
-    slopes = off * shares * slopes.abs()
+    of_out = rounded / 2 * (grad * out).abs().sum(-1, keepdim=True)
+    slopes = shares * (off * slopes.abs() + of_out)
     heads = k.shape[1]
     allowed = {
         0: formula._grouped(slopes, k.abs()) * scale,

@@ -85,7 +85,9 @@ def attention(
         memory where those of `q` are. If `return_lse`: this, and `lse` `[B, Hq, Lq]`, contiguous,
         float32 (float64 for float64), a natural logarithm. It errs by at most `eps` times the
         magnitude of the row's largest score (or sink) plus `log(Lk + 1)`, with the `eps` of its
-        dtype. Gradients are computed from it: all shares of a row err by this, in proportion.
+        dtype. Gradients are computed from both, so that nothing else is kept: all shares of a row
+        err as `lse` does, in proportion, and the product of a row of the result and of its gradient
+        errs by the rounding of the result.
 
     Raises:
         ValueError: `dropout_p` is out of range, or `window` is not a pair.
