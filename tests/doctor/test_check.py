@@ -44,6 +44,15 @@ def test_a_crash_and_a_hang_are_findings_and_no_end():
     assert "3 seconds" in stuck.outcomes[0].reason
 
 
+def test_finite_differences_of_many_elements_are_left_out():
+    exp = torch.ops.aten.exp.default
+    few, many = (doctor.check(exp, [(torch.ones(n),)], columns=["forward mode"]) for n in (9, 201))
+    assert [o.status for o in few.outcomes] == [Status.WORKS]
+    (outcome,) = many.outcomes
+    assert outcome.status is Status.NOT_APPLICABLE
+    assert outcome.reason == "no sample of at most 200 elements"
+
+
 def test_the_smallest_failing_input_is_shown():
     samples = [(torch.ones(8, 6),), (torch.ones(16, 16),)]
     report = doctor.check(defect("ignores_strides").faulty, samples, columns=["gaps"])

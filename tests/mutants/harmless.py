@@ -35,6 +35,8 @@ class Rule:
     new: str = ""
 
 
+# What the compiler is free to leave out, and the sanitizers look for.
+_OVER = r"for \(int \w+ = 0; \w+ < k\w+(<\w+>)?;"
 _SIZES = "|".join(
     (
         r"\w*Grain|\w*Block|\w*Blocks|\w*Rows|\w*Columns|\w*Depth|\w*Threads|\w*Warps|\w*Unit",
@@ -59,6 +61,7 @@ RULES = (
     Rule(KERNELS, r"choices\(\)", "Of two ways to the same numbers, one is faster here."),
     Rule(KERNELS, "", "Of two ways to the same numbers, one is faster here.", inside=r"\bis_few\("),
     Rule(KERNELS, _SMALLER, "Of two equal numbers either is the smaller.", old="[<>]"),
+    Rule(KERNELS, _OVER, "One more than a fixed array has is undefined behaviour.", old="<"),
     Rule(KERNELS, _ARRAY, "An array may be larger.", old=r"\d+"),
     Rule(
         KERNELS,

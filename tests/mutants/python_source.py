@@ -133,8 +133,9 @@ class Finder:
         ):
             self.replace(node, "pass")
         elif isinstance(node, ast.Return) and node.value is not None:
-            constant = isinstance(node.value, ast.Constant) and node.value.value is None
-            self.replace(node, "return 1" if constant else "return None")
+            constant = node.value.value if isinstance(node.value, ast.Constant) else ...
+            if not isinstance(constant, bool):  # that one becomes the other
+                self.replace(node, "return 1" if constant is None else "return None")
 
 
 def changes(text: str) -> Iterator[Change]:

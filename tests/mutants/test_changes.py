@@ -34,6 +34,7 @@ def mutated(changes: Changes, text: str) -> set[str]:
         ("a.b = c\n", {"pass\n"}),
         ("[a for a in b if c]\n", {"[a for a in b if (not (c))]\n"}),
         ("def f():\n    return a\n", {"def f():\n    return None\n"}),
+        ("def f():\n    return False\n", {"def f():\n    return True\n"}),
         ("def f():\n    return None\n", {"def f():\n    return 1\n"}),
         (
             "if a == b:\n    raise E(f'{c + d}')\n",

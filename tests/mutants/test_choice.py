@@ -49,6 +49,8 @@ def test_every_kind_has_files_and_the_emulator_is_none():
         ("return x[8];", "8", False),
         ("const int64_t n = end - i < kMany ? end - i : kMany;", "<", True),
         ("return a > b ? splat(b) : a;", ">", True),
+        ("for (int j = 0; j < kLanes; ++j) {", "<", True),
+        ("for (int64_t i = 0; i < count; ++i) {", "<", False),
         ("const int64_t n = i < count ? x : count;", "<", False),
     ],
 )
