@@ -34,6 +34,28 @@ struct Division {
   }
 };
 
+// Keys that some rows see: any of them, and all of them.
+struct Seen {
+  Range any;
+  Range all;
+
+  bool is_whole(int64_t first, int64_t keys) const {
+    return all.begin <= first && all.end >= first + keys;
+  }
+};
+
+Seen seen_in(const Range* rows, int64_t count) {
+  Seen found = {rows[0], rows[0]};
+  for (int64_t i = 1; i < count; ++i) {
+    const Range seen = rows[i];
+    found.any.begin = seen.begin < found.any.begin ? seen.begin : found.any.begin;
+    found.any.end = seen.end > found.any.end ? seen.end : found.any.end;
+    found.all.begin = seen.begin > found.all.begin ? seen.begin : found.all.begin;
+    found.all.end = seen.end < found.all.end ? seen.end : found.all.end;
+  }
+  return found;
+}
+
 // What a task has in scratch memory. Row r is position r % positions of head r / positions.
 template <typename A>
 struct Task {
@@ -121,7 +143,8 @@ void attend(const AttentionArgs& args, int64_t index, void* memory) {
   for (int64_t key = task.seen[0].begin / kKeys * kKeys; key < last; key += kKeys) {
     const int64_t keys = shape.keys - key < kKeys ? shape.keys - key : kKeys;
     load_rows<A>(k, key, keys, A{1}, task.k, task.q_stride);
-    const bool finite = load_rows<A>(v, key, keys, A{1}, task.v, task.v_stride);
+    load_rows<A>(v, key, keys, A{1}, task.v, task.v_stride);
+    const bool finite = is_finite(task.v, keys, task.v_stride);
     if (!finite) {
       clean_rows(task.v, keys, task.v_stride, task.marks);
     }
@@ -132,19 +155,16 @@ void attend(const AttentionArgs& args, int64_t index, void* memory) {
       task.v[i] = 0;
     }
     turn(task.k, task.q_stride, shape.size, task.panels);
-    for (int64_t row = 0; row < rows; row += kRows) {
-      const int64_t some = rows - row < kRows ? rows - row : kRows;
-      Range any = {shape.keys, 0};
-      Range all = {0, shape.keys};
-      for (int64_t i = row; i < row + some; ++i) {
-        const Range seen = task.seen[i];
-        any.begin = seen.begin < any.begin ? seen.begin : any.begin;
-        any.end = seen.end > any.end ? seen.end : any.end;
-        all.begin = seen.begin > all.begin ? seen.begin : all.begin;
-        all.end = seen.end < all.end ? seen.end : all.end;
+    int64_t some;
+    for (int64_t row = 0; row < rows; row += some) {
+      some = rows - row < kRows ? rows - row : kRows;
+      Seen seen = seen_in(task.seen + row, some);
+      if (!seen.is_whole(key, keys) && some > kEdgeRows) {
+        some = kEdgeRows;
+        seen = seen_in(task.seen + row, some);
       }
-      const int64_t low = any.begin > key ? any.begin - key : 0;
-      const int64_t high = any.end - key < keys ? any.end - key : keys;
+      const int64_t low = seen.any.begin > key ? seen.any.begin - key : 0;
+      const int64_t high = seen.any.end - key < keys ? seen.any.end - key : keys;
       if (low >= high) {
         continue;
       }
@@ -153,7 +173,7 @@ void attend(const AttentionArgs& args, int64_t index, void* memory) {
       const int64_t tile_rows = up_to_multiple(some, kFewRows);
       products_of(task.q + row * task.q_stride, task.q_stride, tile_rows, task.panels, shape.size,
                   begin, end, task.scores);
-      const bool whole = all.begin <= key + begin && all.end >= key + end;
+      const bool whole = seen.is_whole(key + begin, end - begin);
       for (int64_t i = 0; i < some; ++i) {
         const void* bias = bias_of(args, batch, first_head + (row + i) / positions,
                                    first + (row + i) % positions);
@@ -186,10 +206,10 @@ void attend(const AttentionArgs& args, int64_t index, void* memory) {
       const auto& strides = args.out.strides;
       T* out = static_cast<T*>(args.out.data) + batch * strides[0] + head * strides[1] +
                query * strides[2];
-      const A factor = task.spoilt[row] ? static_cast<A>(__builtin_nanf("")) : A{1};
+      const A factor = task.spoilt[row] ? static_cast<A>(__builtin_nanf("")) : 1 / total;
       for_each_vector<A>(shape.value_size, [&](int64_t j, int64_t live) {
         const Vec<A> value = load(task.sums + row * task.v_stride + j);
-        store(out + j, none ? Vec<A>{} : value / total * factor, live);
+        store(out + j, none ? Vec<A>{} : value * factor, live);
       });
       static_cast<A*>(args.logsumexp)[(batch * shape.heads + head) * shape.queries + query] =
           none ? kNothing<A>

@@ -79,7 +79,7 @@ FUSEWHEEL_INLINE A differentiate(A logsumexp, A delta, const A* caps, int64_t be
   Vec<A> dot = {};
   for (int64_t j = begin; j < end; j += kLanes<A>) {
     const Vec<A> score = load(scores + j);
-    const Vec<A> share = exp(score - base);
+    const Vec<A> share = exp_normal(score - base);
     const Vec<A> grad = load(slopes + j);
     // Of a key that is not seen the value may be infinite.
     const auto hidden = score == kNothing<A>;
@@ -131,10 +131,10 @@ void add_grad_q(const AttentionBackwardArgs& args, const Task<A>& task, int64_t 
   __atomic_store_n(turn, own + 1, __ATOMIC_RELEASE);
 }
 
-// The part of one block of queries.
+// The part of `count` queries; `at` is the place of the first one in its block.
 template <typename A>
-void meet(const AttentionBackwardArgs& args, const Task<A>& task, int64_t batch, int64_t head,
-          int64_t key, int64_t keys, int64_t first, int64_t count) {
+void meet_some(const AttentionBackwardArgs& args, const Task<A>& task, int64_t batch, int64_t head,
+               int64_t key, int64_t keys, int64_t first, int64_t at, int64_t count) {
   const auto& forward = args.forward;
   const auto& shape = forward.shape;
   const int64_t rows = up_to_multiple(count, kFewRows);
@@ -149,6 +149,12 @@ void meet(const AttentionBackwardArgs& args, const Task<A>& task, int64_t batch,
   const int64_t begin = low.begin > key ? (low.begin - key) / kPanel<A> * kPanel<A> : 0;
   const int64_t seen = high.end - key < keys ? high.end - key : keys;
   const int64_t end = up_to_multiple(seen, kPanel<A>);
+  A* grad_q = task.grad_q + at * task.q_stride;
+  if (begin >= seen) {
+    zero(grad_q, rows * task.q_stride);
+    zero(task.dots + at, count);
+    return;
+  }
   products_of(task.q, task.q_stride, rows, task.k_panels, shape.size, begin, end, task.scores);
   products_of(task.grad, task.v_stride, rows, task.v_panels, shape.value_size, begin, end,
               task.slopes);
@@ -163,7 +169,7 @@ void meet(const AttentionBackwardArgs& args, const Task<A>& task, int64_t batch,
     if (!whole || bias != nullptr || caps != nullptr) {
       finish_row<A>(forward, bias, key, seen_by(shape, first + i), begin, end, scores, own);
     }
-    task.dots[i] = differentiate(logsumexp[i], delta[i], own, begin, end, scores,
+    task.dots[at + i] = differentiate(logsumexp[i], delta[i], own, begin, end, scores,
                                  task.slopes + i * kScoreStride<A>);
   }
   const int64_t columns = up_to_multiple(end - begin, kFewRows);
@@ -176,8 +182,22 @@ void meet(const AttentionBackwardArgs& args, const Task<A>& task, int64_t batch,
                    panels_of<A>(shape.size), count, task.grad_k + begin * task.q_stride,
                    task.q_stride, true);
   product<A, false>(task.slopes + begin, kScoreStride<A>, rows, task.k + begin * task.q_stride,
-                    task.q_stride, kPanel<A>, panels_of<A>(shape.size), end - begin, task.grad_q,
+                    task.q_stride, kPanel<A>, panels_of<A>(shape.size), end - begin, grad_q,
                     task.q_stride, false);
+}
+
+// The part of one block of queries.
+template <typename A>
+void meet(const AttentionBackwardArgs& args, const Task<A>& task, int64_t batch, int64_t head,
+          int64_t key, int64_t keys, int64_t first, int64_t count) {
+  const auto& shape = args.forward.shape;
+  const bool whole = seen_by(shape, first + count - 1).begin <= key &&
+                     seen_by(shape, first).end >= key + keys;
+  const int64_t step = whole ? kRows : kEdgeRows;
+  for (int64_t at = 0; at < count; at += step) {
+    const int64_t some = count - at < step ? count - at : step;
+    meet_some(args, task, batch, head, key, keys, first + at, at, some);
+  }
 }
 
 template <typename A>
@@ -199,7 +219,8 @@ void backward(const AttentionBackwardArgs& args, int64_t index, void* memory) {
   zero(task.k + keys * task.v_stride, (kKeys - keys) * task.v_stride);
   turn(task.k, task.v_stride, shape.value_size, task.v_panels);
   const Head k = head_of(forward.k, shape.dtype, batch, kv_head, shape.size);
-  const bool finite = load_rows<A>(k, key, keys, A{1}, task.k, task.q_stride);
+  load_rows<A>(k, key, keys, A{1}, task.k, task.q_stride);
+  const bool finite = is_finite(task.k, keys, task.q_stride);
   zero(task.k + keys * task.q_stride, (kKeys - keys) * task.q_stride);
   turn(task.k, task.q_stride, shape.size, task.k_panels);
   if (!finite) {

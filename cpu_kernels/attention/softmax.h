@@ -54,12 +54,12 @@ void exponentials(A* all, int64_t rows, int64_t begin, int64_t end, const Progre
     const Vec<A> peak = found > old ? found : old;
     // Where no key is seen yet, anything finite will do.
     const Vec<A> base = peak == kNothing<A> ? Vec<A>{} : peak;
-    const Vec<A> shrinks = exp(old - base);
+    const Vec<A> shrinks = exp_normal(old - base);
     for (int lane = 0; lane < lanes; ++lane) {
       Vec<A> total = {};
       for (int64_t j = begin; lane < live && j < end; j += lanes) {
         A* at = scores + lane * kScoreStride<A> + j;
-        const Vec<A> value = exp(load(at) - base[lane]);
+        const Vec<A> value = exp_normal(load(at) - base[lane]);
         store(at, value);
         total += value;
       }

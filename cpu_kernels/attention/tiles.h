@@ -15,7 +15,9 @@ constexpr int64_t kKeys = 128;
 constexpr int64_t kRows = 96;
 // Rows of a tile are taken so many at a time; the last few are padded to a multiple of this.
 constexpr int kFewRows = kTileRows / 3;
-static_assert(kRows % kTileRows == 0 && kTileRows % kFewRows == 0);
+// So many where some of the keys are not seen: more of the hidden ones are left out.
+constexpr int64_t kEdgeRows = kRows / 2;
+static_assert(kEdgeRows % kTileRows == 0 && kTileRows % kFewRows == 0);
 
 constexpr int64_t kLine = 64;  // bytes
 
@@ -125,28 +127,36 @@ FUSEWHEEL_INLINE Head head_of(const View& view, Dtype dtype, int64_t batch, int6
           view.strides[3], size};
 }
 
-// Rows [first, first + count) times `factor`, `stride` apart; zeros up to the stride. Returns whether
-// all numbers are finite.
+// Rows [first, first + count) times `factor`, `stride` apart; zeros up to the stride.
 template <typename A>
-bool load_rows(const Head& head, int64_t first, int64_t count, A factor, A* to, int64_t stride) {
-  Vec<A> odd = {};
+void load_rows(const Head& head, int64_t first, int64_t count, A factor, A* to, int64_t stride) {
   for_dtype_in<A>(head.dtype, [&](auto zero) {
     using T = decltype(zero);
+    const int64_t whole = head.element == 1 ? head.size / kLanes<A> * kLanes<A> : 0;
     for (int64_t i = 0; i < count; ++i) {
       const T* from = static_cast<const T*>(head.data) + (first + i) * head.row;
       A* row = to + i * stride;
-      for (int64_t j = 0; j < stride; j += kLanes<A>) {
-        Vec<A> value = {};
-        if (j < head.size) {
-          const int64_t live = head.size - j < kLanes<A> ? head.size - j : kLanes<A>;
-          value = gather(from + j * head.element, head.element, live);
-          odd += value * A{0};
-          value *= factor;
-        }
-        store(row + j, value);
+      for (int64_t j = 0; j < whole; j += kLanes<A>) {
+        store(row + j, load(from + j) * factor);
+      }
+      for (int64_t j = whole; j < stride; j += kLanes<A>) {
+        const int64_t left = head.size - j;
+        store(row + j, left <= 0 ? Vec<A>{}
+                                 : gather(from + j * head.element, head.element,
+                                          left < kLanes<A> ? left : kLanes<A>) *
+                                       factor);
       }
     }
   });
+}
+
+// Whether all numbers in rows that load_rows has made are finite.
+template <typename A>
+bool is_finite(const A* rows, int64_t count, int64_t stride) {
+  Vec<A> odd = {};
+  for (int64_t i = 0; i < count * stride; i += kLanes<A>) {
+    odd += load(rows + i) * A{0};
+  }
   return sum<A>(odd) == 0;
 }
 

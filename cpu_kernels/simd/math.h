@@ -51,6 +51,16 @@ FUSEWHEEL_INLINE Vec<float> exp(Vec<float> x) {
 #endif
 }
 
+// exp(x), but 0 where that is below the normal range: processors compute denormal numbers slowly.
+FUSEWHEEL_INLINE Vec<float> exp_normal(Vec<float> x) {
+  constexpr float kLeast = -87.3f;
+  const auto nothing = x < kLeast;
+  x = nothing ? splat(kLeast) : x;
+  x = x > 89.0f ? splat(89.0f) : x;
+  const Power e = reduce(x);
+  return nothing ? Vec<float>{} : (e.rest + 1.0f) * power_of_two(e.exponent);
+}
+
 // exp(x) - 1 for |x| <= 87, without the cancellation near 0.
 FUSEWHEEL_INLINE Vec<float> exp_minus_one(Vec<float> x) {
   const Power e = reduce(x);
@@ -103,6 +113,7 @@ FUSEWHEEL_INLINE Vec<double> exp(Vec<double> x) {
   }
   return x;
 }
+FUSEWHEEL_INLINE Vec<double> exp_normal(Vec<double> x) { return exp(x); }
 FUSEWHEEL_INLINE Vec<double> tanh(Vec<double> x) {
   for (int i = 0; i < kLanes<double>; ++i) {
     x[i] = __builtin_tanh(x[i]);
