@@ -62,6 +62,12 @@ RULES = (
     Rule(KERNELS, "", "Of two ways to the same numbers, one is faster here.", inside=r"\bis_few\("),
     Rule(KERNELS, _SMALLER, "Of two equal numbers either is the smaller.", old="[<>]"),
     Rule(KERNELS, _OVER, "One more than a fixed array has is undefined behaviour.", old="<"),
+    Rule(
+        KERNELS,
+        r"for \(; \w+ \+ k\w+(<\w+>)? <= ",
+        "What a loop over whole tiles leaves, the next loop does.",
+        old="<=",
+    ),
     Rule(KERNELS, _ARRAY, "An array may be larger.", old=r"\d+"),
     Rule(
         KERNELS,
@@ -71,6 +77,7 @@ RULES = (
     ),
     Rule(("cuda",), "", "A grid of any size does all the work.", inside="row_block|blocks_for"),
     Rule(("cuda",), "", "Into how many chunks a sum is split is free.", inside="row_chunks"),
+    Rule(("cuda",), r"\b0, stream\b", "A launch may have more shared memory than it uses.", old="0"),
     Rule(("cuda",), r"kSharedBytes", "Memory of either kind may hold the sums."),
     Rule(
         ("cuda",),
