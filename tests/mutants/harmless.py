@@ -77,7 +77,9 @@ RULES = (
     ),
     Rule(("cuda",), "", "A grid of any size does all the work.", inside="row_block|blocks_for"),
     Rule(("cuda",), "", "Into how many chunks a sum is split is free.", inside="row_chunks"),
-    Rule(("cuda",), r"\b0, stream\b", "A launch may have more shared memory than it uses.", old="0"),
+    Rule(
+        ("cuda",), r"\b0, stream\b", "A launch may have more shared memory than it uses.", old="0"
+    ),
     Rule(("cuda",), r"kSharedBytes", "Memory of either kind may hold the sums."),
     Rule(
         ("cuda",),
