@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from fusewheel import inductor as inductor
     from fusewheel import jit as jit
     from fusewheel import quantization as quantization
+    from fusewheel import transformers as transformers
     from fusewheel.compiler import explain as explain
     from fusewheel.compiler import export as export
     from fusewheel.quantization import quantize_ as quantize_
@@ -68,16 +69,19 @@ __all__ = [
     *ops.functions(),
 ]
 
+# Imported when they are asked for: most programs only call operators. `transformers` is not in
+# __all__, because `from fusewheel import *` would hide the package of that name.
+_ROOMS = ("compiler", "distributed", "doctor", "inductor", "jit", "quantization", "transformers")
+
 _log = logging.getLogger("fusewheel")
 
 
 def __getattr__(name: str) -> Any:
-    # These are imported when they are asked for: most programs only call operators.
     if name in ("explain", "export"):
         return getattr(importlib.import_module("fusewheel.compiler"), name)
     if name == "quantize_":
         return importlib.import_module("fusewheel.quantization").quantize_
-    if name in ("compiler", "distributed", "doctor", "inductor", "jit", "quantization"):
+    if name in _ROOMS:
         return importlib.import_module(f"fusewheel.{name}")
     raise AttributeError(f"module 'fusewheel' has no attribute '{name}'")
 

@@ -33,6 +33,7 @@ ARROWS = {
     "distributed": FOUNDATIONS | {"dispatch", "ops"},
     "jit": FOUNDATIONS | {"dispatch", "ops", "compiler.ir", "compiler.match"},
     "quantization": FOUNDATIONS | {"ops"},
+    "transformers": FOUNDATIONS | {"ops"},
     "doctor": FOUNDATIONS | {"dispatch", "ops"},
     "demo": FOUNDATIONS | {"compiler.cost", "quantization"},
 }

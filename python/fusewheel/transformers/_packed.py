@@ -1,0 +1,54 @@
+"""Sequences that lie one after the other in one row, without padding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusewheel.ops.attention.attention import attention
+
+
+def restarts(position_ids: Tensor | None, query: Tensor) -> Tensor | None:
+    """Where packed sequences begin, and their total length; None if there is only one.
+
+    Only one row of tokens may hold packed sequences. They begin where the smallest position is,
+    the rule of transformers for its FlashAttention.
+    """
+    length = query.shape[2]
+    if position_ids is None or query.shape[0] != 1 or position_ids.shape != (1, length):
+        return None
+    # Reading values would end a compiled program here. Without a cache, transformers makes a mask
+    # of all pairs from the positions then.
+    if torch.compiler.is_compiling():
+        return None
+    positions = position_ids[0]
+    starts = (positions == positions.min()).nonzero().flatten()
+    if len(starts) < 2:
+        return None
+    return torch.cat((starts, starts.new_tensor([length])))
+
+
+def packed_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_lens_q: Tensor,
+    cu_seq_lens_k: Tensor,
+    **options: Any,
+) -> Tensor:
+    """Attention of each sequence to itself, `[B, Lq, Hq, Dv]`; rows continue each other."""
+    tensors = (query, key, value)
+    lengths = [cu.diff().tolist() for cu in (cu_seq_lens_q, cu_seq_lens_k, cu_seq_lens_k)]
+    pieces = [
+        t.transpose(1, 2).flatten(0, 1).split(own) for t, own in zip(tensors, lengths, strict=True)
+    ]
+    found: list[Any] = [
+        attention(*(t.transpose(0, 1).unsqueeze(0) for t in one), **options)
+        for one in zip(*pieces, strict=True)
+    ]
+    batch, _, length, _ = query.shape
+    return torch.cat([out.squeeze(0).transpose(0, 1) for out in found]).unflatten(
+        0, (batch, length)
+    )
