@@ -1,8 +1,4 @@
-// The operators of attention on the CPU. Elsewhere PyTorch's operators compute them, so they are not in
-// packages/schema/operators/.
-
-#include <fusewheel/attention/attention.h>
-#include <fusewheel/kernel.h>
+// Divides the work of attention among the threads, and gives them the memory that they need.
 
 #include <atomic>
 #include <cstring>
@@ -45,54 +41,51 @@ void in_turn(const AttentionPlan& plan, const Task& task) {
   });
 }
 
-std::tuple<Tensor, Tensor> attention(const Tensor& q, const Tensor& k, const Tensor& v,
-                                     const std::optional<Tensor>& sinks,
-                                     const std::optional<Tensor>& bias, int64_t left, int64_t right,
-                                     double scale, double softcap) {
-  Attention call("attention", q, k, v, sinks, bias, left, right, scale, softcap);
-  call.allocate(q);
-  const auto task = FUSEWHEEL_SELECT(attention_task);
-  in_turn(FUSEWHEEL_SELECT(attention_plan)(call.args.shape),
-          [&](int64_t index, void* scratch) { task(call.args, index, scratch); });
-  return {call.out, call.logsumexp};
+size_t bytes_of_sums(const AttentionShape& shape) {
+  const int64_t size = shape.dtype == Dtype::kFloat64 ? 8 : 4;
+  return static_cast<size_t>(shape.batch * shape.heads * shape.queries * shape.size * size);
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
-    const Tensor& grad, const Tensor& grad_logsumexp, const Tensor& q, const Tensor& k,
-    const Tensor& v, const std::optional<Tensor>& sinks, const std::optional<Tensor>& bias,
-    const Tensor& out, const Tensor& logsumexp, int64_t left, int64_t right, double scale,
-    double softcap) {
-  AttentionBackward call("attention_backward", grad, grad_logsumexp, q, k, v, sinks, bias, out,
-                         logsumexp, left, right, scale, softcap);
-  auto& args = call.args;
+// Queries that see no key are in no task.
+void clear_results(const AttentionBackwardArgs& args) {
   const auto& shape = args.forward.shape;
-  // Of queries that see no key.
-  std::memset(args.grad_q.data, 0, call.grad_q.numel() * call.grad_q.element_size());
-  if (call.dots.has_value()) {
-    std::memset(args.dots, 0, call.dots->numel() * call.dots->element_size());
+  const int64_t count = shape.batch * shape.heads * shape.queries;
+  const int64_t size = shape.dtype == Dtype::kFloat64 ? 8 : shape.dtype == Dtype::kFloat32 ? 4 : 2;
+  std::memset(args.grad_q.data, 0, static_cast<size_t>(count * shape.size * size));
+  if (args.dots != nullptr) {
+    std::memset(args.dots, 0, static_cast<size_t>(count) * (size == 8 ? 8 : 4));
   }
+}
+
+}  // namespace
+
+int64_t attention_scratch_bytes(const AttentionShape&) { return 0; }
+
+void attention_launch(const AttentionArgs& args, Stream) {
+  const auto task = FUSEWHEEL_SELECT(attention_task);
+  in_turn(FUSEWHEEL_SELECT(attention_plan)(args.shape),
+          [&](int64_t index, void* scratch) { task(args, index, scratch); });
+}
+
+void attention_backward_launch(const AttentionBackwardArgs& args, Stream) {
+  const auto& shape = args.forward.shape;
+  clear_results(args);
+  const std::unique_ptr<char[]> sums(new char[bytes_of_sums(shape)]);
   // More than there are blocks of queries.
   std::vector<int32_t> turns(static_cast<size_t>(shape.batch * shape.heads * shape.queries));
-  args.turns = turns.data();
-  args.yield = [] { std::this_thread::yield(); };
+  const AttentionBackwardTasks tasks{
+      args, sums.get(), turns.data(), [] { std::this_thread::yield(); }};
   parallel_for(shape.batch * shape.heads, 1, [&](int64_t begin, int64_t end) {
     FUSEWHEEL_SELECT(attention_delta)(args, begin, end);
   });
   const auto task = FUSEWHEEL_SELECT(attention_backward_task);
   in_turn(FUSEWHEEL_SELECT(attention_backward_plan)(shape),
-          [&](int64_t index, void* scratch) { task(args, index, scratch); });
+          [&](int64_t index, void* scratch) { task(tasks, index, scratch); });
   if (args.grad_sinks != nullptr) {
     parallel_for(shape.heads, 1, [&](int64_t begin, int64_t end) {
       FUSEWHEEL_SELECT(attention_grad_sinks)(args, begin, end);
     });
   }
-  return {call.grad_q, call.grad_k, call.grad_v, call.grad_sinks};
 }
 
-FUSEWHEEL_KERNELS(library) {
-  kernel<attention>(library, "attention");
-  kernel<attention_backward>(library, "attention_backward");
-}
-
-}  // namespace
 }  // namespace fusewheel

@@ -103,7 +103,7 @@ FUSEWHEEL_INLINE Range blocks_seen(const AttentionShape& shape, int64_t first, i
 
 // Adds to the gradient of queries when it is this block's turn; the last one rounds it.
 template <typename A>
-void add_grad_q(const AttentionBackwardArgs& args, const Task<A>& task, int64_t batch, int64_t head,
+void add_grad_q(const AttentionBackwardTasks& args, const Task<A>& task, int64_t batch, int64_t head,
                 int64_t first, int64_t count, int32_t* turn, int32_t own, bool is_last) {
   const auto& shape = args.forward.shape;
   while (__atomic_load_n(turn, __ATOMIC_ACQUIRE) != own) {
@@ -201,7 +201,7 @@ void meet(const AttentionBackwardArgs& args, const Task<A>& task, int64_t batch,
 }
 
 template <typename A>
-void backward(const AttentionBackwardArgs& args, int64_t index, void* memory) {
+void backward(const AttentionBackwardTasks& args, int64_t index, void* memory) {
   const auto& forward = args.forward;
   const auto& shape = forward.shape;
   Scratch scratch(memory);
@@ -259,7 +259,7 @@ AttentionPlan attention_backward_plan(const AttentionShape& shape) {
   return {shape.batch * shape.kv_heads * blocks_of(shape.keys, kKeys), counter.bytes()};
 }
 
-void attention_backward_task(const AttentionBackwardArgs& args, int64_t index, void* scratch) {
+void attention_backward_task(const AttentionBackwardTasks& args, int64_t index, void* scratch) {
   return args.forward.shape.dtype == Dtype::kFloat64 ? backward<double>(args, index, scratch)
                                                      : backward<float>(args, index, scratch);
 }

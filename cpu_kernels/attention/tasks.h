@@ -5,12 +5,29 @@
 
 #include "isa.h"
 
+namespace fusewheel {
+
+// How a kernel divides its work.
+struct AttentionPlan {
+  int64_t tasks;
+  int64_t scratch_bytes;  // of a thread
+};
+
+// What the tasks of the backward pass share beside the arguments of the operator.
+struct AttentionBackwardTasks : AttentionBackwardArgs {
+  void* sums;       // of grad_q, [batch, heads, queries, size] in the dtype of computation
+  int32_t* turns;   // per block of queries: how many blocks of keys have added to its grad_q
+  void (*yield)();  // lets another thread run
+};
+
+}  // namespace fusewheel
+
 FUSEWHEEL_DECLARE(AttentionPlan attention_plan(const AttentionShape&));
 FUSEWHEEL_DECLARE(void attention_task(const AttentionArgs&, int64_t, void*));
 
 // Of heads [begin, end), those of all sequences in a row.
 FUSEWHEEL_DECLARE(void attention_delta(const AttentionBackwardArgs&, int64_t, int64_t));
 FUSEWHEEL_DECLARE(AttentionPlan attention_backward_plan(const AttentionShape&));
-FUSEWHEEL_DECLARE(void attention_backward_task(const AttentionBackwardArgs&, int64_t, void*));
+FUSEWHEEL_DECLARE(void attention_backward_task(const AttentionBackwardTasks&, int64_t, void*));
 // Of heads [begin, end).
 FUSEWHEEL_DECLARE(void attention_grad_sinks(const AttentionBackwardArgs&, int64_t, int64_t));

@@ -33,6 +33,7 @@ struct Attention {
   Tensor out;
   Tensor logsumexp;
   std::optional<Tensor> sinks;
+  std::optional<Tensor> scratch;
   AttentionArgs args;
 
   Attention(const char* op, const Tensor& q, const Tensor& k, const Tensor& v,
@@ -77,6 +78,11 @@ struct Attention {
     logsumexp = empty_contiguous(leading_sizes(q), accumulate_type(q), q);
     args.out = view_of(out);
     args.logsumexp = logsumexp.mutable_data_ptr();
+    const int64_t bytes = attention_scratch_bytes(shape);
+    if (bytes > 0) {
+      scratch = empty_contiguous({&bytes, 1}, ScalarType::Byte, q);
+      args.scratch = scratch->mutable_data_ptr();
+    }
   }
 
  private:
@@ -156,7 +162,6 @@ struct AttentionBackward {
   Tensor grad_sinks;
   Tensor delta;
   std::optional<Tensor> dots;
-  Tensor sums;
   AttentionBackwardArgs args;
 
   AttentionBackward(const char* op, const Tensor& grad, const Tensor& grad_logsumexp,
@@ -183,7 +188,6 @@ struct AttentionBackward {
     const int64_t heads = sinks.has_value() ? shape.heads : 0;
     grad_sinks = empty_contiguous({&heads, 1}, q.scalar_type(), q);
     delta = empty_contiguous(leading_sizes(q), accumulate_type(q), q);
-    sums = empty_contiguous(q.sizes(), accumulate_type(q), q);
     args.forward = forward.args;
     args.grad = view_of(grad);
     const auto strides = grad_logsumexp.strides();
@@ -198,7 +202,6 @@ struct AttentionBackward {
       dots = empty_contiguous(leading_sizes(q), accumulate_type(q), q);
       args.dots = dots->mutable_data_ptr();
     }
-    args.sums = sums.mutable_data_ptr();
   }
 };
 

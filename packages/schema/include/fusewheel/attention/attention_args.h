@@ -1,4 +1,4 @@
-// What the kernels of attention are given.
+// What the kernels of attention are given: plain data, no torch.
 //
 // With s = scale * dot(q, k), capped where softcap > 0, plus the bias, the logsumexp of a query is that
 // of the s of all keys that it sees, and of the sink of its head; out = sum(exp(s - logsumexp) * v).
@@ -41,6 +41,7 @@ struct AttentionArgs {
   View bias;   // strides of 0 where it is repeated
   View out;
   void* logsumexp;  // [batch, heads, queries]
+  void* scratch;    // attention_scratch_bytes(shape) of them, on the device
 };
 
 // p = exp(s - logsumexp); the gradient of s is p * (dot(grad, v) - delta).
@@ -54,15 +55,11 @@ struct AttentionBackwardArgs {
   void* grad_sinks;  // [heads], null where there are no sinks
   void* delta;       // [batch, heads, queries]: dot(grad, out) - grad_logsumexp
   void* dots;        // likewise: of the shares of the keys and their gradients; null without sinks
-  void* sums;        // of grad_q, [batch, heads, queries, size] in the dtype of computation
-  int32_t* turns;    // per block of queries: how many blocks of keys have added to its grad_q
-  void (*yield)();   // lets another thread run
 };
 
-// How a kernel divides its work.
-struct AttentionPlan {
-  int64_t tasks;
-  int64_t scratch_bytes;  // of a thread
-};
+// Each kernel library has its own.
+int64_t attention_scratch_bytes(const AttentionShape&);
+void attention_launch(const AttentionArgs&, Stream);
+void attention_backward_launch(const AttentionBackwardArgs&, Stream);
 
 }  // namespace fusewheel
