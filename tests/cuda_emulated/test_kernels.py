@@ -7,6 +7,7 @@ import pytest
 from .conftest import SANITIZE, Build, run
 
 PROGRAMS = {
+    "attention.cpp": ("attention/attention", "attention/attention_backward"),
     "kernels.cpp": (
         "attention/merge_attention",
         "tutorial/mul",

@@ -11,7 +11,6 @@ from fuzz.draw import Draw
 from fuzz.shapes import row_values
 from neighbours import assert_call_as_good_as_eager, compute
 from ops.attention.inputs import INFINITY, inputs, leaves
-from oracle import emulated
 from torch import Tensor
 
 OPERATORS = {o.name: o for o in fusewheel.ops.operators()}
@@ -140,7 +139,6 @@ def by_sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
 
 
-@pytest.mark.skipif(emulated(), reason="without a kernel half types are rounded as in eager")
 @pytest.mark.parametrize(
     ("queries", "keys", "size"), [(255, 255, 64), (123, 255, 80), (1, 500, 128), (200, 129, 7)]
 )

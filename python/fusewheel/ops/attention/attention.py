@@ -47,11 +47,11 @@ def attention(
 
     Everything is computed in float32 (float64 for float64) and rounded once. Memory grows linearly
     with the length, in the forward and in the backward. Results have the same bits for any number
-    of threads. Gradients flow to `q`, `k`, `v`, `sinks` and a float `bias`, also through `lse`.
-    Computed by PyTorch operators, with all scores in memory: the gradient of `bias`, second
-    derivatives, everything under `torch.func`, everything with dropout, and everything on a GPU,
-    for which there is no kernel yet. TorchScript compiles no function with keyword-only arguments;
-    there call `torch.ops.fusewheel.attention`.
+    of threads, and in every call on a GPU. Gradients flow to `q`, `k`, `v`, `sinks` and a float
+    `bias`, also through `lse`. Computed by PyTorch operators, with all scores in memory: the
+    gradient of `bias`, second derivatives, everything under `torch.func` and everything with
+    dropout. TorchScript compiles no function with keyword-only arguments; there call
+    `torch.ops.fusewheel.attention`.
 
     Source: Dao et al., "FlashAttention" (2022) and "FlashAttention-2" (2023); Xiao et al.,
     "Efficient Streaming Language Models with Attention Sinks" (2023), in the form of gpt-oss

@@ -1,0 +1,219 @@
+// Gradients of attention: the scores are computed again, from them and the logsumexp the shares
+//
+// Each gradient has a kernel of its own, so that all that is added to one of its elements is added by
+// one thread, in one order: that of queries by tiles of queries, those of keys and values by tiles of
+// keys.
+
+#include "scores.h"
+
+namespace fusewheel {
+namespace {
+
+enum class Of { kQueries, kKeys, kValues };
+
+// What is known of one query.
+template <typename A>
+struct Query {
+  A base;  // logsumexp; anything finite where there is no key
+  A delta;
+};
+
+template <typename T, Of of, int groups>
+__global__ void __launch_bounds__(kTileThreads)
+    gradient(const __grid_constant__ AttentionBackwardArgs args,
+             const __grid_constant__ Division division) {
+  using A = Accumulate<T>;
+  constexpr bool kByQuery = of == Of::kQueries;
+  const auto& forward = args.forward;
+  const auto& shape = forward.shape;
+  const Band band = kByQuery ? by_query(shape) : by_key(shape);
+  const int64_t group = shape.heads / shape.kv_heads;
+  FUSEWHEEL_DYNAMIC_SHARED(A, shared);
+  A* weights = shared + 2 * kSlice<A>;
+  for (int64_t index = blockIdx.x; index < division.tasks; index += gridDim.x) {
+    const Task task(division, shape.batch, index);
+    const int64_t first_head = kByQuery ? task.head : task.head * group;
+    const int64_t end_head = kByQuery ? task.head + 1 : first_head + group;
+    const int64_t kv_head = first_head / group;
+    const Head<T> k(forward.k, task.batch, kv_head, shape.keys, shape.size);
+    const Head<T> v(forward.v, task.batch, kv_head, shape.keys, shape.value_size);
+    const int64_t column = task.part * kResultColumns<A, groups>;
+    Result<A, groups> result = {};
+    A dots[kOwnRows] = {};  // of the shares and their gradients
+
+    for (int64_t head = first_head; head < end_head; ++head) {
+      const Head<T> q(forward.q, task.batch, head, shape.queries, shape.size);
+      const Head<T> grad(args.grad, task.batch, head, shape.queries, shape.value_size);
+      const Scores<T> scores(forward, task.batch, head);
+      const A* logsumexp = row_values<A>(forward.logsumexp, shape, task.batch, head);
+      const A* delta = row_values<A>(args.delta, shape, task.batch, head);
+      const auto query_at = [&](int64_t query) -> Query<A> {
+        if (query >= shape.queries) {
+          return {0, 0};
+        }
+        const A base = logsumexp[query];
+        return {base == kNothing<A> ? 0 : base, delta[query]};
+      };
+      const int64_t end = band.end(band.last(task.first));
+      for (int64_t other = band.begin(task.first) / kTile * kTile; other < end; other += kTile) {
+        Tile<A> slopes;  // gradients of the shares, then of the scores
+        if constexpr (of != Of::kValues) {
+          multiply_rows(kByQuery ? grad : v, task.first, kByQuery ? v : grad, other, shared, slopes);
+        }
+        Tile<A> tile;
+        multiply_rows(kByQuery ? q : k, task.first, kByQuery ? k : q, other, shared, tile);
+        const bool whole = band.sees_all(task.first, other);
+#pragma unroll
+        for (int i = 0; i < kOwnRows; ++i) {
+          const int64_t row = task.first + own_row(i);
+#pragma unroll
+          for (int j = 0; j < kOwnColumns; ++j) {
+            const int64_t at = other + own_column(j);
+            const Query<A> query = query_at(kByQuery ? row : at);
+            A cap = 0;
+            const A score = scores.finish(tile[i][j], kByQuery ? row : at, kByQuery ? at : row,
+                                      whole || band.sees(row, at), cap);
+            // Of a key that is not seen the value may be infinite.
+            const bool seen = score != kNothing<A>;
+            const A share = seen ? exponential(score - query.base) : 0;
+            tile[i][j] = share;
+            if constexpr (of != Of::kValues) {
+              const A slope = share * (slopes[i][j] - query.delta) * (1 - cap * cap);
+              dots[i] += seen ? share * slopes[i][j] : 0;
+              tile[i][j] = seen ? slope : 0;
+            }
+          }
+        }
+        share(tile, weights);
+        const Head<T>& factor = kByQuery ? k : of == Of::kKeys ? q : grad;
+        add_products<kByQuery>(weights, factor, other, column, shared, result);
+      }
+    }
+
+    const View& to = kByQuery ? args.grad_q : of == Of::kKeys ? args.grad_k : args.grad_v;
+    const Head<T> out(to, task.batch, task.head, band.rows,
+                      of == Of::kValues ? shape.value_size : shape.size);
+    const A scale = of == Of::kValues ? 1 : static_cast<A>(shape.scale);
+    store_result<groups>(out, task.first, column, result,
+                         [&](int, A value) { return value * scale; });
+    if (kByQuery && args.dots != nullptr && task.part == 0) {
+#pragma unroll
+      for (int i = 0; i < kOwnRows; ++i) {
+        const A dot = across<Plus>(dots[i]);
+        const int64_t query = task.first + own_row(i);
+        if (own_column(0) == 0 && query < shape.queries) {
+          row_values<A>(args.dots, shape, task.batch, task.head)[query] = dot;
+        }
+      }
+    }
+  }
+}
+
+// dot(grad, out) - grad_logsumexp. The dot product has the order of `multiply_rows`: with a single
+// key, whose value is the result, the gradient of its score is exactly 0.
+template <typename T>
+__global__ void __launch_bounds__(kTileThreads)
+    subtract(const __grid_constant__ AttentionBackwardArgs args,
+             const __grid_constant__ Division division) {
+  using A = Accumulate<T>;
+  const auto& shape = args.forward.shape;
+  FUSEWHEEL_DYNAMIC_SHARED(A, shared);
+  for (int64_t index = blockIdx.x; index < division.tasks; index += gridDim.x) {
+    const Task task(division, shape.batch, index);
+    const Head<T> grad(args.grad, task.batch, task.head, shape.queries, shape.value_size);
+    const Head<T> out(args.forward.out, task.batch, task.head, shape.queries,
+                            shape.value_size);
+    A sum = 0;
+    for (int64_t k = 0; k < shape.value_size; k += kDepth<A>) {
+      __syncthreads();  // what was there has been read
+      load_part<kTile, kDepth<A>, kSliceStride<A>, false>(grad, task.first, k, shared);
+      load_part<kTile, kDepth<A>, kSliceStride<A>, false>(out, task.first, k, shared + kSlice<A>);
+      __syncthreads();
+      for (int d = 0; threadIdx.x < kTile && d < kDepth<A>; d += kLanes<A>) {
+        A left[kLanes<A>];
+        A right[kLanes<A>];
+        load(shared + threadIdx.x * kSliceStride<A> + d, left);
+        load(shared + kSlice<A> + threadIdx.x * kSliceStride<A> + d, right);
+#pragma unroll
+        for (int l = 0; l < kLanes<A>; ++l) {
+          sum = multiply_add(left[l], right[l], sum);
+        }
+      }
+    }
+    const int64_t row = task.first + threadIdx.x;
+    if (threadIdx.x < kTile && row < shape.queries) {
+      const auto& strides = args.grad_logsumexp.strides;
+      const A outer = static_cast<const A*>(args.grad_logsumexp.data)[
+          task.batch * strides[0] + task.head * strides[1] + row * strides[2]];
+      row_values<A>(args.delta, shape, task.batch, task.head)[row] = sum - outer;
+    }
+  }
+}
+
+// -sum(exp(sink - logsumexp) * (dots - grad_logsumexp)) over all queries of a block's head. The result
+// that is given is rounded, and in a sum over all queries its last bits would count.
+template <typename T>
+__global__ void __launch_bounds__(kMaxRowThreads)
+    sink_gradient(const __grid_constant__ AttentionBackwardArgs args) {
+  using A = Accumulate<T>;
+  const auto& shape = args.forward.shape;
+  const auto& strides = args.grad_logsumexp.strides;
+  for (int64_t head = blockIdx.x; head < shape.heads; head += gridDim.x) {
+    const double sink = widen(static_cast<const T*>(args.forward.sinks.data)[head]);
+    double total = 0;
+    for (int64_t i = threadIdx.x; i < shape.batch * shape.queries; i += blockDim.x) {
+      const int64_t batch = i / shape.queries;
+      const int64_t query = i % shape.queries;
+      const A logsumexp = row_values<A>(args.forward.logsumexp, shape, batch, head)[query];
+      const double base = logsumexp == kNothing<A> ? 0 : logsumexp;
+      const double dot = row_values<A>(args.dots, shape, batch, head)[query];
+      const double outer = static_cast<const A*>(
+          args.grad_logsumexp.data)[batch * strides[0] + head * strides[1] + query * strides[2]];
+      total -= exponential(sink - base) * (dot - outer);
+    }
+    total = row_sum(total);
+    if (threadIdx.x == 0) {
+      narrow(static_cast<A>(total), static_cast<T*>(args.grad_sinks)[head]);
+    }
+  }
+}
+
+template <Of of>
+void launch_gradient(const AttentionBackwardArgs& args, Stream stream) {
+  const auto& shape = args.forward.shape;
+  const int64_t size = of == Of::kValues ? shape.value_size : shape.size;
+  for_tiles(shape.dtype, size, [&](auto zero, auto groups) {
+    using T = decltype(zero);
+    using A = Accumulate<T>;
+    constexpr int kGroups = decltype(groups)::value;
+    constexpr bool kByQuery = of == Of::kQueries;
+    const Division division(shape.batch, kByQuery ? shape.heads : shape.kv_heads,
+                            kByQuery ? shape.queries : shape.keys, size,
+                            kResultColumns<A, kGroups>);
+    launch("attention_backward", gradient<T, of, kGroups>, blocks_for(division.tasks, 1),
+           kTileThreads, kTileBytes<A>, stream, args, division);
+  });
+}
+
+}  // namespace
+
+void attention_backward_launch(const AttentionBackwardArgs& args, Stream stream) {
+  const auto& shape = args.forward.shape;
+  for_dtype(shape.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const Division rows(shape.batch, shape.heads, shape.queries, 1, 1);
+    launch("attention_backward", subtract<T>, blocks_for(rows.tasks, 1), kTileThreads,
+           kTileBytes<Accumulate<T>>, stream, args, rows);
+  });
+  launch_gradient<Of::kQueries>(args, stream);
+  launch_gradient<Of::kKeys>(args, stream);
+  launch_gradient<Of::kValues>(args, stream);
+  if (args.grad_sinks != nullptr) {
+    for_dtype(shape.dtype, [&](auto zero) {
+      launch("attention_backward", sink_gradient<decltype(zero)>, blocks_for(shape.heads, 1), 256,
+             0, stream, args);
+    });
+  }
+}
+
+}  // namespace fusewheel

@@ -1,0 +1,131 @@
+// The device parts of attention over buffers of the exact size, as in kernels.cpp.
+
+#include <fusewheel/attention/attention_args.h>
+
+#include <vector>
+
+#include "buffer.h"
+
+namespace {
+
+using namespace fusewheel;
+
+struct Case {
+  int64_t heads;
+  int64_t kv_heads;
+  int64_t queries;
+  int64_t keys;
+  int64_t size;
+  int64_t value_size;
+  int64_t left;
+  int64_t right;
+  int64_t gap;      // between rows
+  int64_t skipped;  // before the first element
+  double softcap;
+  bool with_bias;
+  bool is_mask;
+  bool with_sinks;
+};
+
+constexpr Case kCases[] = {
+    {1, 1, 1, 1, 1, 1, -1, -1, 0, 0, 0, false, false, false},
+    {2, 1, 65, 67, 40, 8, -1, 0, 0, 0, 0, true, true, true},
+    {1, 1, 70, 130, 33, 64, 3, 5, 5, 1, 2, true, false, false},
+    {3, 3, 130, 64, 8, 131, -1, 0, 8, 0, 0, false, false, true},
+    {1, 1, 3, 70, 150, 4, 20, -1, 0, 1, 0, false, false, false},
+    {2, 2, 5, 0, 4, 4, -1, -1, 0, 0, 0, false, false, true},
+    {2, 1, 0, 5, 4, 4, -1, -1, 0, 0, 0, false, false, true},
+    {1, 1, 5, 7, 0, 0, -1, -1, 0, 0, 0, false, false, true},
+};
+
+// Buffers that live as long as a call.
+class Memory {
+ public:
+  Memory(const Case& shape, Dtype dtype) : shape_(shape), dtype_(dtype) {}
+
+  // [1, heads, rows, size]; results begin as NaN, and have no gaps.
+  View rows(int64_t heads, int64_t rows, int64_t size, bool result) {
+    const int64_t pitch = size + (result ? 0 : shape_.gap);
+    const int64_t count = heads * rows == 0 ? 0 : (heads * rows - 1) * pitch + size;
+    return {take(count, size_of(dtype_), result), {0, rows * pitch, pitch, 1}};
+  }
+
+  void* take(int64_t count, int64_t size, bool result) {
+    buffers_.emplace_back(count, size, result ? 0 : shape_.skipped, result ? 0xff : 0);
+    sizes_.push_back(result ? size : 0);
+    return buffers_.back().data();
+  }
+
+  void expect_written(const char* what) const {
+    for (size_t i = 0; i < buffers_.size(); ++i) {
+      if (sizes_[i] > 0) {
+        buffers_[i].expect_written(sizes_[i], what);
+      }
+    }
+  }
+
+ private:
+  Case shape_;
+  Dtype dtype_;
+  std::vector<Buffer> buffers_;
+  std::vector<int64_t> sizes_;  // of an element of a result
+};
+
+AttentionArgs arguments(const Case& c, Dtype dtype, bool result, Memory& memory) {
+  AttentionArgs args{};
+  args.shape = {1,      c.heads, c.kv_heads, c.queries, c.keys, c.size,   c.value_size,
+                c.left, c.right, 1.0,        c.softcap, dtype,  c.is_mask};
+  args.q = memory.rows(c.heads, c.queries, c.size, false);
+  args.k = memory.rows(c.kv_heads, c.keys, c.size, false);
+  args.v = memory.rows(c.kv_heads, c.keys, c.value_size, false);
+  if (c.with_sinks) {
+    args.sinks = {memory.take(c.heads, size_of(dtype), false), {0, 1, 0, 0}};
+  }
+  if (c.with_bias) {  // the same for every head
+    const int64_t size = c.is_mask ? 1 : size_of(dtype);
+    args.bias = {memory.take(c.queries * c.keys, size, false), {0, 0, c.keys, 1}};
+  }
+  args.out = memory.rows(c.heads, c.queries, c.value_size, result);
+  const int64_t wide = accumulate_size_of(dtype);
+  args.logsumexp = memory.take(c.heads * c.queries, wide, result);
+  return args;
+}
+
+void forward(const Case& c, Dtype dtype) {
+  Memory memory(c, dtype);
+  AttentionArgs args = arguments(c, dtype, true, memory);
+  args.scratch = memory.take(attention_scratch_bytes(args.shape), 1, true);
+  attention_launch(args, nullptr);
+  memory.expect_written("attention");
+}
+
+void backward(const Case& c, Dtype dtype) {
+  Memory memory(c, dtype);
+  const int64_t wide = accumulate_size_of(dtype);
+  const int64_t queries = c.heads * c.queries;
+  AttentionBackwardArgs args{};
+  args.forward = arguments(c, dtype, false, memory);
+  args.grad = memory.rows(c.heads, c.queries, c.value_size, false);
+  args.grad_logsumexp = {memory.take(queries, wide, false), {0, c.queries, 1, 0}};
+  args.grad_q = memory.rows(c.heads, c.queries, c.size, true);
+  args.grad_k = memory.rows(c.kv_heads, c.keys, c.size, true);
+  args.grad_v = memory.rows(c.kv_heads, c.keys, c.value_size, true);
+  args.delta = memory.take(queries, wide, true);
+  if (c.with_sinks) {
+    args.grad_sinks = memory.take(c.heads, size_of(dtype), true);
+    args.dots = memory.take(queries, wide, true);
+  }
+  attention_backward_launch(args, nullptr);
+  memory.expect_written("attention_backward");
+}
+
+}  // namespace
+
+int main() {
+  for (const Dtype dtype : kDtypes) {
+    for (const Case& c : kCases) {
+      forward(c, dtype);
+      backward(c, dtype);
+    }
+  }
+}
