@@ -9,6 +9,7 @@ from typing import Any
 import fusewheel
 import pytest
 import torch
+from fusewheel.transformers._packed import restarts
 from integrations.tiny_models import (
     MODELS,
     SIZES,
@@ -113,6 +114,25 @@ def test_packed_is_padded(name: str, way: str) -> None:
     ours, *others = three(model)
     got = step(ours, 0, **{"use_cache": False} | WAYS[way](given))
     assert_steps_of((got, *(step(m, mask.bool(), **rows) for m in others)))
+
+
+def test_which_positions_tell_packed_sequences() -> None:
+    cases: dict[tuple[int, ...], list[int] | None] = {
+        (0, 1, 2, 0, 1, 0): [0, 3, 5, 6],
+        (2, 3, 2, 3, 4): [0, 2, 5],
+        (0, 1, 2, 3): None,
+        (0, 0, 0): None,  # of a model without positions
+        (0, 1, 2, 8, 9, 0, 1): None,  # of patches in a picture
+        (3, 4, 0, 1, 0): None,
+        (0, 1, 1, 0, 1): None,
+        (0,): None,
+    }
+    for positions, expected in cases.items():
+        query = torch.empty(1, 2, len(positions), 4)
+        found = restarts(torch.tensor([positions]), query)
+        assert (found if found is None else found.tolist()) == expected, positions
+    two_rows = torch.tensor([[0, 1, 0], [0, 1, 0]])
+    assert restarts(two_rows, torch.empty(2, 2, 3, 4)) is None
 
 
 def test_other_kinds_of_layers() -> None:

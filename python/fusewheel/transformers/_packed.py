@@ -13,8 +13,9 @@ from fusewheel.ops.attention.attention import attention
 def restarts(position_ids: Tensor | None, query: Tensor) -> Tensor | None:
     """Where packed sequences begin, and their total length; None if there is only one.
 
-    Only one row of tokens may hold packed sequences. They begin where the smallest position is,
-    the rule of transformers for its FlashAttention.
+    One row of tokens may hold packed sequences. Their positions all begin with the same number and
+    rise by one. A row in which all positions are equal is no row of sequences of one token: some
+    models have no positions.
     """
     length = query.shape[2]
     if position_ids is None or query.shape[0] != 1 or position_ids.shape != (1, length):
@@ -23,9 +24,13 @@ def restarts(position_ids: Tensor | None, query: Tensor) -> Tensor | None:
     # of all pairs from the positions then.
     if torch.compiler.is_compiling():
         return None
-    positions = position_ids[0]
-    starts = (positions == positions.min()).nonzero().flatten()
-    if len(starts) < 2:
+    positions = position_ids[0] - position_ids.min()
+    is_first = positions == 0
+    starts = is_first.nonzero().flatten()
+    if not 1 < len(starts) < length or not is_first[0]:
+        return None
+    beginnings = starts[is_first.cumsum(0) - 1]
+    if not torch.equal(beginnings + positions, torch.arange(length, device=positions.device)):
         return None
     return torch.cat((starts, starts.new_tensor([length])))
 
