@@ -25,6 +25,12 @@ def test_tiles_end_where_the_sizes_say(rows, features, outputs, dtype):
 
 
 @pytest.mark.parametrize("rows", [1, 4, 9, 40])
+def test_activations_are_not_rounded(rows, dtype):
+    x = Make(dtype, seed=5)(rows, 37)
+    assert torch.equal(fusewheel.linear(x, torch.eye(37).to(dtype)), x)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 9, 40])
 @pytest.mark.parametrize(("given", "stored"), DTYPE_PAIRS, ids=str)
 def test_dtypes_mix(given, stored, rows):
     x, weight = Make(given, seed=1)(rows, 129), Make(stored, seed=2)(37, 129)
