@@ -59,6 +59,11 @@ def _einsum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.einsum("bhqk,bhkd->bhqd", s.softmax(-1), v)
 
 
+def _einsum_keys_first(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    s = torch.einsum("bhkd,bhqd->bhqk", k, q) * SCALE
+    return torch.einsum("bhqk,bhkd->bhqd", s.softmax(-1), v)
+
+
 def _einsum_heads_last(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     s = torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(SIZE)
@@ -78,6 +83,7 @@ FORMS: dict[str, Attend] = {
     "dropout_in_eval": lambda q, k, v: torch.dropout(F.softmax(q @ k.mT, -1), 0.5, False) @ v,
     "bmm": _bmm,
     "einsum": _einsum,
+    "einsum_keys_first": _einsum_keys_first,
     "einsum_heads_last": _einsum_heads_last,
     "added": lambda q, k, v: _softmax_wide(q @ k.mT * SCALE + _min_mask(q)) @ v,
     "filled": lambda q, k, v: (

@@ -71,6 +71,27 @@ def test_operators_are_tested_by_name_and_of_each_family_one():
     assert tests_of.few(stems, "rms_norm", ROOT) == ["rms_norm", "gelu", "linear", "rope"]
 
 
+@pytest.mark.parametrize(
+    ("stems", "path", "expected"),
+    [
+        (["rope", "lanes"], "cpu_kernels/simd/lanes.h", ["rope"]),
+        (["attention_backward"], "cpu_kernels/attention/attention_backward.cpp", ["attention"]),
+        (["gelu_mul_vectors"], "cpu_kernels/activation/gelu_mul_vectors.cpp", ["gelu_mul"]),
+        (["products"], "cuda_kernels/linear/products.cc", ["linear", "linear_int4", "linear_int8"]),
+        (["processor"], "cpu_kernels/processor.cc", []),
+    ],
+)
+def test_a_file_that_no_operator_names_belongs_to_its_family(stems, path, expected):
+    assert tests_of.operators_with(stems, Path(path), ROOT) == expected
+
+
+def test_an_operator_may_have_several_files_of_tests():
+    (run,) = tests_of.operator_tests("attention", ROOT)
+    assert "tests/ops/attention/test_attention_edges.py" in run.arguments
+    (run,) = tests_of.operator_tests("gelu", ROOT)
+    assert "tests/ops/activation/test_gelu_mul.py" not in run.arguments
+
+
 def test_patterns_are_tested_by_name_and_models_last():
     folder = Path("python/fusewheel/compiler")
     first, others, models = tests_of.pattern_tests(folder / "patterns" / "gelu_mul.py", ROOT)

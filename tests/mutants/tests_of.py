@@ -44,10 +44,37 @@ class Run:
         return self.arguments[self.arguments.index("--operator") :]
 
 
+def operators(root: Path) -> dict[str, str]:
+    """Every operator and its family."""
+    files = (root / "python" / "fusewheel" / "ops").glob("*/[!_]*.py")
+    return {file.stem: file.parent.name for file in files}
+
+
+def owner(name: str, root: Path) -> str | None:
+    """The operator that a file belongs to: its own name, or the longest one that begins it."""
+    found = [o for o in operators(root) if name == o or name.startswith(f"{o}_")]
+    return max(found, key=len, default=None)
+
+
+def operators_with(stems: Sequence[str], path: Path, root: Path) -> list[str]:
+    """The operators among the sources that include a file, or the one that the file belongs to; if
+    there is neither, all of the file's family.
+    """
+    known = operators(root)
+    found = [stem for stem in stems if stem in known]
+    if not found and (one := owner(path.stem, root)) is not None:
+        found = [one]
+    return found or sorted(o for o, family in known.items() if family == path.parent.name)
+
+
 def operator_tests(stem: str, root: Path) -> list[Run]:
     """The tests of one operator."""
     ops = root / "tests" / "ops"
-    own = list(ops.glob(f"*/test_{stem}.py"))
+    own = [
+        path
+        for path in sorted(ops.glob(f"*/test_{stem}*.py"))
+        if owner(path.stem.removeprefix("test_"), root) == stem
+    ]
     generic = sorted(path for path in ops.glob("test_*.py") if path.name not in UNTRACED)
     generic.sort(key=lambda path: NUMBERS.index(path.name) if path.name in NUMBERS else 9)
     names = [str(path.relative_to(root)) for path in (*own, *generic)]
@@ -68,17 +95,12 @@ def shared_tests(path: Path) -> list[Run]:
     return [Run(tests) for prefix, tests in SHARED.items() if str(path).startswith(prefix)]
 
 
-def is_operator(stem: str, root: Path) -> bool:
-    """Whether there is an operator of this name."""
-    return any((root / "tests" / "ops").glob(f"*/test_{stem}.py"))
-
-
 def few(stems: Sequence[str], first: str, root: Path, most: int = 4) -> list[str]:
     """Some of many operators: one of them first, then of as many families as there are."""
     families: dict[str, list[str]] = {}
+    known = operators(root)
     for stem in sorted(stems, key=lambda stem: (stem != first, stem)):
-        family = next((root / "tests" / "ops").glob(f"*/test_{stem}.py")).parent.name
-        families.setdefault(family, []).append(stem)
+        families.setdefault(known[stem], []).append(stem)
     chosen: list[str] = []
     while len(chosen) < len(stems):
         chosen += [own.pop(0) for own in families.values() if own]

@@ -91,7 +91,7 @@ class Trials:
         """Compiles for a few operators and tests these; if that is survived, for all the others."""
         tree, users = self.workspace.tree, self.workspace.users(mutant.path)
         self.workspace.write(mutant.path, mutant.mutated)
-        all_of_them = [stem for stem in users.stems if tests_of.is_operator(stem, tree)]
+        all_of_them = tests_of.operators_with(users.stems, mutant.path, tree)
         chosen = tests_of.few(all_of_them, mutant.path.stem, tree)
         others = [stem for stem in all_of_them if stem not in chosen]
         changed = False

@@ -199,13 +199,21 @@ def _place(check: Check) -> Elsewhere:
 DTENSOR, FULLY_SHARDED = _place(_dtensor), _place(_fully_sharded)
 COLUMNS = (
     Column(
-        *("DTensor", THEME, "tensors that lie in pieces on two processes"),
-        *(DTENSOR.check, 1, True),
+        "DTensor",
+        THEME,
+        "tensors that lie in pieces on two processes",
+        DTENSOR.check,
+        most=1,
+        slow=True,
         elsewhere=DTENSOR,
     ),
     Column(
-        *("FSDP2", THEME, "its tensors are parameters under fully_shard, on two processes"),
-        *(FULLY_SHARDED.check, 1, True),
+        "FSDP2",
+        THEME,
+        "its tensors are parameters under fully_shard, on two processes",
+        FULLY_SHARDED.check,
+        most=1,
+        slow=True,
         elsewhere=FULLY_SHARDED,
     ),
 )
