@@ -119,7 +119,49 @@ def attention_gradients(
     return {index: tensor.nan_to_num(nan=0, posinf=0) for index, tensor in allowed.items()}
 
 
-GRADIENT_CONTRACTS: dict[str, GradientContract] = {"attention": attention_gradients}
+def attention_varlen_gradients(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    sinks: Tensor | None,
+    left: int,
+    right: int,
+    scale: float,
+    softcap: float,
+    grad: Tensor,
+    grad_logsumexp: Tensor,
+) -> dict[int, Tensor]:
+    """The same for each sequence."""
+    lengths = [bounds.diff().tolist() for bounds in (cu_seqlens_q, cu_seqlens_k)]
+    of = (0, 1, 1, 0)
+    parts = zip(*(t.split(lengths[i]) for t, i in zip((q, k, v, grad), of, strict=True)))
+    allowed = [
+        attention_gradients(
+            *(t.transpose(0, 1).unsqueeze(0) for t in own[:3]),
+            *(sinks, None, left, right, scale, softcap),
+            own[3].transpose(0, 1).unsqueeze(0),
+            values.unsqueeze(0),
+        )
+        for own, values in zip(parts, grad_logsumexp.split(lengths[0], 1), strict=True)
+    ]
+    tensors = (q, k, v)
+    found = {
+        i: torch.cat([a[i].squeeze(0).transpose(0, 1) for a in allowed])
+        if allowed
+        else tensors[i].double()
+        for i in range(3)
+    }
+    if sinks is not None:
+        found[5] = sum((a[3] for a in allowed), torch.zeros_like(sinks, dtype=torch.float64))
+    return found
+
+
+GRADIENT_CONTRACTS: dict[str, GradientContract] = {
+    "attention": attention_gradients,
+    "attention_varlen": attention_varlen_gradients,
+}
 """By operator."""
 
 CONTRACTS: dict[str, Contract] = {

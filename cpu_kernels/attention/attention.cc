@@ -1,12 +1,11 @@
 // Divides the work of attention among the threads, and gives them the memory that they need.
 
-#include <atomic>
 #include <cstring>
 #include <memory>
 #include <thread>
 #include <vector>
 
-#include "parallel.h"
+#include "in_turn.h"
 #include "tasks.h"
 
 namespace fusewheel {
@@ -14,32 +13,6 @@ namespace fusewheel {
 using FUSEWHEEL_ISA::parallel_for;
 
 namespace {
-
-// Calls task(index, scratch) for every task; they begin in the order of their numbers.
-template <typename Task>
-void in_turn(const AttentionPlan& plan, const Task& task) {
-  std::atomic<int64_t> next{0};
-  parallel_for(plan.tasks, 1, [&](int64_t, int64_t) {
-    if (next.load() >= plan.tasks) {
-      return;
-    }
-    // Before the first task is taken: a failure must not leave a task that others wait for.
-    thread_local std::unique_ptr<char[]> memory;
-    thread_local int64_t size = 0;
-    constexpr int64_t kLine = 64;
-    if (size < plan.scratch_bytes + kLine) {
-      memory.reset();
-      memory.reset(new char[static_cast<size_t>(plan.scratch_bytes + kLine)]);
-      size = plan.scratch_bytes + kLine;
-    }
-    void* start = memory.get();
-    size_t space = static_cast<size_t>(size);
-    std::align(kLine, static_cast<size_t>(plan.scratch_bytes), start, space);
-    for (int64_t index = next++; index < plan.tasks; index = next++) {
-      task(index, start);
-    }
-  });
-}
 
 size_t bytes_of_sums(const AttentionShape& shape) {
   const int64_t size = shape.dtype == Dtype::kFloat64 ? 8 : 4;

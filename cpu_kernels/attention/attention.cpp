@@ -211,7 +211,7 @@ void attend(const AttentionArgs& args, int64_t index, void* memory) {
         const Vec<A> value = load(task.sums + row * task.v_stride + j);
         store(out + j, none ? Vec<A>{} : value * factor, live);
       });
-      static_cast<A*>(args.logsumexp)[(batch * shape.heads + head) * shape.queries + query] =
+      row_values<A>(args.logsumexp, shape, batch, head)[query] =
           none ? kNothing<A>
                : static_cast<A>(static_cast<double>(task.peak[row]) +
                                 __builtin_log(static_cast<double>(total)));

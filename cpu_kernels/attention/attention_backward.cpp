@@ -110,7 +110,7 @@ void add_grad_q(const AttentionBackwardTasks& args, const Task<A>& task, int64_t
     args.yield();
   }
   A* sums = static_cast<A*>(args.sums) +
-            ((batch * shape.heads + head) * shape.queries + first) * shape.size;
+            ((batch * shape.heads + head) * shape.all_queries + first) * shape.size;
   const Head to = head_of(args.grad_q, shape.dtype, batch, head, shape.size);
   for (int64_t i = 0; i < count; ++i) {
     for_each_vector<A>(shape.size, [&](int64_t j, int64_t live) {

@@ -81,7 +81,7 @@ FUSEWHEEL_INLINE int64_t blocks_of(int64_t size, int64_t block) {
 template <typename A>
 FUSEWHEEL_INLINE A* row_values(void* values, const AttentionShape& shape, int64_t batch,
                                int64_t head) {
-  return static_cast<A*>(values) + (batch * shape.heads + head) * shape.queries;
+  return static_cast<A*>(values) + (batch * shape.heads + head) * shape.all_queries;
 }
 
 // Calls body(T{}) with the element type, if numbers of it are computed in A.

@@ -16,7 +16,7 @@ Strategy = Callable[["Draw"], tuple[Any, ...]]
 # Around the lengths of vectors, blocks and panels of every level of instructions.
 SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 129, 255, 257, 520)
 # What lies between and around the elements of a tensor; there are neither such classes nor rows.
-FOREIGN = {torch.int64: 2**40, torch.int8: 85, torch.uint8: 85}
+FOREIGN = {torch.int64: 2**40, torch.int32: 2**30, torch.int8: 85, torch.uint8: 85}
 
 
 class Draw:

@@ -120,8 +120,9 @@ def _size(argument: Any) -> int:
 
 
 def _looks_at_values(message: str) -> bool:
-    """Classes and positions are numbers, which no fake has."""
-    return re.search(r"target must be between|positions must be rows", message) is not None
+    """Classes, positions and bounds of sequences are numbers, which no fake has."""
+    known = r"target must be between|positions must be rows|cu_seqlens_. must (begin|not fall|end)"
+    return re.search(known, message) is not None
 
 
 def _described(argument: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import fusewheel
 import pytest
 import torch
@@ -25,6 +27,8 @@ ROWS = {
     "add_rms_norm": (0, 1),
     "attention": (0, 1, 2),
     "attention_backward": (0, 1, 2, 3, 4, 7, 8),
+    "attention_varlen": (0, 1, 2),
+    "attention_varlen_backward": (0, 1, 2, 3, 4, 8, 9),
     "cross_entropy": (0, 1),
     "cross_entropy_backward": (0, 1),
     "gelu_mul_packed": (0,),
@@ -83,14 +87,21 @@ def cases(operator: Operator):
                 yield f"{operator.name}, sample {index}, {which}", arguments, which
 
 
-def batch(arguments: tuple, which: tuple[int, ...], dim: int = 0) -> tuple:
-    """Other values for each sample, that are as valid."""
+def batch(
+    operator: Operator, arguments: tuple, which: tuple[int, ...], dim: int = 0
+) -> tuple[Any, ...]:
+    """Other values for each sample, that are as valid. Bounds of sequences are valid in one order
+    only.
+    """
+    names = [argument.name for argument in operator.overload._schema.arguments]
 
-    def stack(a: Tensor) -> Tensor:
-        rolled = [a.detach().flatten().roll(k).view(a.shape) for k in range(SAMPLES)]
+    def stack(a: Tensor, name: str) -> Tensor:
+        turns = [0] * SAMPLES if name.startswith("cu_seqlens") else range(SAMPLES)
+        rolled = [a.detach().flatten().roll(k).view(a.shape) for k in turns]
         return torch.stack(rolled, dim if dim == 0 else a.dim())
 
-    return tuple(stack(a) if i in which else a for i, a in enumerate(arguments))
+    pairs = zip(arguments, names, strict=False)
+    return tuple(stack(a, name) if i in which else a for i, (a, name) in enumerate(pairs))
 
 
 def sample(arguments: tuple, which: tuple[int, ...], k: int, dim: int = 0) -> tuple:
@@ -108,7 +119,7 @@ def dims(arguments: tuple, which: tuple[int, ...], dim: int = 0) -> tuple:
 
 def test_a_batch_is_a_loop(operator: Operator):
     for what, arguments, which in cases(operator):
-        batched = batch(arguments, which)
+        batched = batch(operator, arguments, which)
         with Calls() as calls:
             got = tensors_of(vmap(functional(operator), dims(batched, which))(*batched))
         assert calls.count <= 1, what
@@ -137,11 +148,11 @@ def test_rows_are_one_call(operator: Operator):
         for arguments in operator.samples(Make(torch.float64, seed=92)):
             if not which or sum(a.numel() for a in arguments if isinstance(a, Tensor)) > LARGEST:
                 continue
-            batched = batch(arguments, which, dim)
+            batched = batch(operator, arguments, which, dim)
             with Calls() as calls:
                 got = vmap(functional(operator), dims(batched, which, dim), dim)(*batched)
             assert calls.count == 1, f"{arguments}"
-            moved = batch(arguments, which)
+            moved = batch(operator, arguments, which)
             for a, b in zip(
                 tensors_of(got), looped(functional(operator), moved, which), strict=True
             ):

@@ -70,6 +70,13 @@ constexpr const char* kSchemas[] = {
     "attention_backward(Tensor grad, Tensor grad_logsumexp, Tensor q, Tensor k, Tensor v,"
     " Tensor? sinks, Tensor? bias, Tensor out, Tensor logsumexp, int left, int right, float scale,"
     " float softcap) -> (Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor grad_sinks)",
+    "attention_varlen(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k,"
+    " Tensor? sinks, int left, int right, float scale, float softcap)"
+    " -> (Tensor out, Tensor logsumexp)",
+    "attention_varlen_backward(Tensor grad, Tensor grad_logsumexp, Tensor q, Tensor k, Tensor v,"
+    " Tensor cu_seqlens_q, Tensor cu_seqlens_k, Tensor? sinks, Tensor out, Tensor logsumexp,"
+    " int left, int right, float scale, float softcap)"
+    " -> (Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor grad_sinks)",
     "linear(Tensor x, Tensor weight, Tensor? bias) -> Tensor",
     "linear_backward_x(Tensor grad, Tensor weight) -> Tensor",
     "linear_backward_weight(Tensor grad, Tensor x, Tensor weight) -> Tensor",

@@ -36,18 +36,13 @@ def check_attention(
     """Raises the errors of the kernel (`fusewheel/attention/attention.h`)."""
     first = "q", q
     check_floating(op, first)
-    _check_shape(op, first, "[batch, heads, queries, head size]")
+    check_dims(op, first, 4, "[batch, heads, queries, head size]")
     check_matches(op, ("k", k), first)
-    _check_shape(op, ("k", k), "[batch, heads, keys, head size]")
+    check_dims(op, ("k", k), 4, "[batch, heads, keys, head size]")
     check_matches(op, ("v", v), first)
-    _check_shape(op, ("v", v), "[batch, heads, keys, head size of the result]")
+    check_dims(op, ("v", v), 4, "[batch, heads, keys, head size of the result]")
+    check_group(op, q, k)
     (batch, heads, queries, size), kv_heads, keys = q.shape, k.shape[1], k.shape[2]
-    message = (
-        f"k must have a number of heads that divides that of q, {heads}, got shape {list(k.shape)}"
-    )
-    if known(kv_heads == 0) or known(heads == 0):
-        fail(op, message)
-    check(op, heads % kv_heads == 0, message)
     check_sizes(op, ("k", k), (batch, kv_heads, keys, size), "batch and head size are those of q")
     expected = (batch, kv_heads, keys, v.shape[3])
     check_sizes(op, ("v", v), expected, "batch, heads and keys are those of k")
@@ -56,6 +51,29 @@ def check_attention(
         check_sizes(op, ("sinks", sinks), (heads,), "the heads of q")
     if bias is not None:
         _check_bias(op, bias, first, (batch, heads, queries, keys))
+    check_options(op, left, right, softcap)
+
+
+def check_dims(op: str, argument: Argument, dims: int, shape: str) -> None:
+    """Raises an error unless a tensor has so many dimensions."""
+    name, tensor = argument
+    if tensor.dim() != dims:
+        fail(op, f"{name} must have shape {shape}, got {list(tensor.shape)}")
+
+
+def check_group(op: str, q: Tensor, k: Tensor) -> None:
+    """Raises an error unless the heads of k, dimension 1, divide those of q."""
+    heads, kv_heads = q.shape[1], k.shape[1]
+    message = (
+        f"k must have a number of heads that divides that of q, {heads}, got shape {list(k.shape)}"
+    )
+    if known(kv_heads == 0) or known(heads == 0):
+        fail(op, message)
+    check(op, heads % kv_heads == 0, message)
+
+
+def check_options(op: str, left: int, right: int, softcap: float) -> None:
+    """Raises an error unless the window and the soft cap are in range."""
     for name, count in (("left", left), ("right", right)):
         if count < -1:
             fail(op, f"{name} must be a number of keys, or -1 for all of them, got {count}")
@@ -63,10 +81,18 @@ def check_attention(
         fail(op, f"softcap must be positive, or 0 for none, got {softcap:f}")
 
 
-def _check_shape(op: str, argument: Argument, shape: str) -> None:
-    name, tensor = argument
-    if tensor.dim() != 4:
-        fail(op, f"{name} must have shape {shape}, got {list(tensor.shape)}")
+def limits(
+    op: str, causal: bool, window: tuple[int | None, int | None] | None
+) -> tuple[int, int]:
+    """The keys that a query sees left and right of its own, -1 for all, from public arguments.
+
+    Raises:
+        ValueError: `window` is not a pair.
+    """
+    if window is not None and len(window) != 2:
+        raise ValueError(f"{op}: window must be (left, right), got {window}")
+    left, right = (-1 if keys is None else keys for keys in window or (None, None))
+    return left, 0 if causal and right >= -1 else right
 
 
 def _check_bias(op: str, bias: Tensor, first: Argument, scores: tuple[Any, ...]) -> None:

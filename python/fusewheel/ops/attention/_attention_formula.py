@@ -132,7 +132,7 @@ def attention_backward(
         # dot(grad, out) from the shares: `out` is rounded.
         share = (wide(sinks).unsqueeze(-1) - base).exp()
         exact = (shares * grad_shares).sum(-1) - grad_logsumexp
-        grad_sinks = -(share * exact).sum((0, 2)).to(q.dtype)
+        grad_sinks = -(share * exact).sum((0, 2)).to(sinks.dtype)
     return (
         _grouped(slopes, _finite(k)) * scale,
         _grouped_sum(slopes, q, heads) * scale,

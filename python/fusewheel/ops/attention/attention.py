@@ -18,6 +18,7 @@ from fusewheel.ops.attention._attention import (
     check_attention,
     check_attention_backward,
     empty_heads,
+    limits,
 )
 
 
@@ -94,11 +95,7 @@ def attention(
         RuntimeError: a dtype, shape or device is not as above, or a number of `window` or
             `softcap` is out of range.
     """
-    if window is not None and len(window) != 2:
-        raise ValueError(f"attention: window must be (left, right), got {window}")
-    left, right = (-1 if keys is None else keys for keys in window or (None, None))
-    if causal and right >= -1:
-        right = 0
+    left, right = limits("attention", causal, window)
     size = q.shape[-1] if q.dim() > 0 else 1
     factor = max(size, 1) ** -0.5 if scale is None else scale
     if bias is not None:

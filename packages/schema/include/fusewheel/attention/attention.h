@@ -6,6 +6,7 @@
 
 #include <array>
 #include <optional>
+#include <utility>
 
 namespace fusewheel {
 
@@ -26,6 +27,35 @@ inline View view_of(const Tensor& tensor) {
   const auto strides = tensor.strides();
   return {const_cast<void*>(tensor.const_data_ptr()),
           {strides[0], strides[1], strides[2], strides[3]}};
+}
+
+inline void check_dims(const char* op, Argument argument, int64_t dims, const char* shape) {
+  if (argument.tensor.dim() != dims) {
+    fail(op, std::string(argument.name) + " must have shape " + shape + ", got " +
+                 describe(argument.tensor.sizes()));
+  }
+}
+
+// Heads are dimension 1 of both.
+inline void check_group(const char* op, const Tensor& q, const Tensor& k) {
+  const int64_t heads = q.sizes()[1];
+  const int64_t shared = k.sizes()[1];
+  if (heads == 0 || shared == 0 || heads % shared != 0) {
+    fail(op, "k must have a number of heads that divides that of q, " + std::to_string(heads) +
+                 ", got shape " + describe(k.sizes()));
+  }
+}
+
+inline void check_options(const char* op, int64_t left, int64_t right, double softcap) {
+  for (const auto& [name, keys] : {std::pair("left", left), std::pair("right", right)}) {
+    if (keys < -1) {
+      fail(op, std::string(name) + " must be a number of keys, or -1 for all of them, got " +
+                   std::to_string(keys));
+    }
+  }
+  if (!(softcap >= 0)) {
+    fail(op, "softcap must be positive, or 0 for none, got " + std::to_string(softcap));
+  }
 }
 
 // A checked call; owns the tensors its arguments point into.
@@ -51,6 +81,7 @@ struct Attention {
                   k.sizes()[2],
                   sizes[3],
                   v.sizes()[3],
+                  sizes[2],
                   std::min(left, most),
                   std::min(right, most),
                   scale,
@@ -86,29 +117,19 @@ struct Attention {
   }
 
  private:
-  static void check_shape(const char* op, Argument argument, const char* shape) {
-    if (argument.tensor.dim() != 4) {
-      fail(op, std::string(argument.name) + " must have shape " + shape + ", got " +
-                   describe(argument.tensor.sizes()));
-    }
-  }
-
   static void check(const char* op, const Tensor& q, const Tensor& k, const Tensor& v,
                     const std::optional<Tensor>& sinks, const std::optional<Tensor>& bias,
                     int64_t left, int64_t right, double softcap) {
     const Argument first{"q", q};
     check_floating(op, first);
-    check_shape(op, first, "[batch, heads, queries, head size]");
+    check_dims(op, first, 4, "[batch, heads, queries, head size]");
     check_matches(op, {"k", k}, first);
-    check_shape(op, {"k", k}, "[batch, heads, keys, head size]");
+    check_dims(op, {"k", k}, 4, "[batch, heads, keys, head size]");
     check_matches(op, {"v", v}, first);
-    check_shape(op, {"v", v}, "[batch, heads, keys, head size of the result]");
+    check_dims(op, {"v", v}, 4, "[batch, heads, keys, head size of the result]");
+    check_group(op, q, k);
     const auto sizes = q.sizes();
     const int64_t heads = k.sizes()[1];
-    if (heads == 0 || sizes[1] == 0 || sizes[1] % heads != 0) {
-      fail(op, "k must have a number of heads that divides that of q, " +
-                   std::to_string(sizes[1]) + ", got shape " + describe(k.sizes()));
-    }
     const int64_t key[] = {sizes[0], heads, k.sizes()[2], sizes[3]};
     check_sizes(op, {"k", k}, {key, 4}, "batch and head size are those of q");
     const int64_t value[] = {sizes[0], heads, k.sizes()[2], v.sizes()[3]};
@@ -120,11 +141,7 @@ struct Attention {
     if (bias.has_value()) {
       check_bias(op, *bias, first, {sizes[0], sizes[1], sizes[2], k.sizes()[2]});
     }
-    check_window(op, "left", left);
-    check_window(op, "right", right);
-    if (!(softcap >= 0)) {
-      fail(op, "softcap must be positive, or 0 for none, got " + std::to_string(softcap));
-    }
+    check_options(op, left, right, softcap);
   }
 
   static void check_bias(const char* op, const Tensor& bias, Argument first,
@@ -143,13 +160,6 @@ struct Attention {
       fail(op, "bias must have the shape of the scores, " +
                    describe(IntHeaderOnlyArrayRef(scores.data(), 4)) +
                    ", with any of these sizes 1, got " + describe(bias.sizes()));
-    }
-  }
-
-  static void check_window(const char* op, const char* name, int64_t keys) {
-    if (keys < -1) {
-      fail(op, std::string(name) + " must be a number of keys, or -1 for all of them, got " +
-                   std::to_string(keys));
     }
   }
 };

@@ -8,7 +8,7 @@
 
 namespace fusewheel {
 
-// A tensor of four dimensions; strides count elements.
+// A tensor [batch, heads, rows, elements of a row]; strides count elements.
 struct View {
   void* data;  // null where there is no such tensor
   int64_t strides[4];
@@ -22,6 +22,9 @@ struct AttentionShape {
   int64_t keys;
   int64_t size;        // of a query and of a key
   int64_t value_size;  // of a value and of a result
+  // From one head to the next in logsumexp and the like: the queries of all sequences that are packed
+  // together. `queries` if there is one.
+  int64_t all_queries;
   // Query i stands at key i + keys - queries. It sees so many keys left and right of that one; -1 for
   // all of them.
   int64_t left;
