@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from fusewheel.ops._rows import compute_dtype
 from fusewheel.ops.attention import _attention_formula as formula
+from fusewheel.ops.attention._varlen_formula import sequences_of
 from fusewheel.ops.linear._quantized import INT4_BLOCK, decode_int4, decode_int8
 from torch import Tensor
 
@@ -134,28 +135,25 @@ def attention_varlen_gradients(
     grad_logsumexp: Tensor,
 ) -> dict[int, Tensor]:
     """The same for each sequence."""
-    lengths = [bounds.diff().tolist() for bounds in (cu_seqlens_q, cu_seqlens_k)]
-    of = (0, 1, 1, 0)
-    parts = zip(*(t.split(lengths[i]) for t, i in zip((q, k, v, grad), of, strict=True)))
-    allowed = [
-        attention_gradients(
-            *(t.transpose(0, 1).unsqueeze(0) for t in own[:3]),
-            *(sinks, None, left, right, scale, softcap),
-            own[3].transpose(0, 1).unsqueeze(0),
-            values.unsqueeze(0),
-        )
-        for own, values in zip(parts, grad_logsumexp.split(lengths[0], 1), strict=True)
-    ]
-    tensors = (q, k, v)
-    found = {
-        i: torch.cat([a[i].squeeze(0).transpose(0, 1) for a in allowed])
-        if allowed
-        else tensors[i].double()
-        for i in range(3)
-    }
+
+    def heads_first(tensor: Tensor, own: slice) -> Tensor:
+        return tensor[own].transpose(0, 1).unsqueeze(0)
+
+    allowed = {i: torch.zeros(t.shape, dtype=torch.float64) for i, t in enumerate((q, k, v))}
     if sinks is not None:
-        found[5] = sum((a[3] for a in allowed), torch.zeros_like(sinks, dtype=torch.float64))
-    return found
+        allowed[5] = torch.zeros(sinks.shape, dtype=torch.float64)
+    bounds = (cu_seqlens_q, cu_seqlens_k)
+    for queries, keys in sequences_of("attention_varlen", q, k, bounds) or []:
+        part = attention_gradients(
+            *(heads_first(q, queries), heads_first(k, keys), heads_first(v, keys)),
+            *(sinks, None, left, right, scale, softcap),
+            *(heads_first(grad, queries), grad_logsumexp[:, queries].unsqueeze(0)),
+        )
+        for i, own in enumerate((queries, keys, keys)):
+            allowed[i][own] = part[i].squeeze(0).transpose(0, 1)
+        if sinks is not None:
+            allowed[5] += part[3]
+    return allowed
 
 
 GRADIENT_CONTRACTS: dict[str, GradientContract] = {

@@ -195,14 +195,12 @@ def bad_inputs(make: Make) -> Iterator[BadInput]:
     yield BadInput((q, k, v, of_q, wrong, *none), "cu_seqlens_k must be int32 or int64, got uint8")
     message = r"cu_seqlens_k must have shape \[3\] \(that of cu_seqlens_q\), got \[2\]"
     yield BadInput((q, k, v, of_q, of_k[1:], *none), message)
-    sinks = make(3)
-    yield BadInput((q, k, v, of_q, of_k, sinks, *options), r"sinks must have shape \[4\].*got \[3\]")
-    sinks = make(4).to(other)
-    yield BadInput((q, k, v, of_q, of_k, sinks, *options), "sinks must have the dtype of q")
-    given = (q, k, v, of_q, of_k, None)
-    yield BadInput((*given, -2, -1, 0.5, 0.0), "left must be a number of keys")
-    yield BadInput((*given, -1, -3, 0.5, 0.0), "right must be a number of keys")
-    yield BadInput((*given, -1, -1, 0.5, -1.0), "softcap must be positive, or 0")
+    given = (q, k, v, of_q, of_k)
+    yield BadInput((*given, make(3), *options), r"sinks must have shape \[4\].*got \[3\]")
+    yield BadInput((*given, make(4).to(other), *options), "sinks must have the dtype of q")
+    yield BadInput((*given, None, -2, -1, 0.5, 0.0), "left must be a number of keys")
+    yield BadInput((*given, None, -1, -3, 0.5, 0.0), "right must be a number of keys")
+    yield BadInput((*given, None, -1, -1, 0.5, -1.0), "softcap must be positive, or 0")
 
 
 def _with_results(make: Make, arguments: Arguments) -> Arguments:
