@@ -81,9 +81,7 @@ def check_options(op: str, left: int, right: int, softcap: float) -> None:
         fail(op, f"softcap must be positive, or 0 for none, got {softcap:f}")
 
 
-def limits(
-    op: str, causal: bool, window: tuple[int | None, int | None] | None
-) -> tuple[int, int]:
+def limits(op: str, causal: bool, window: tuple[int | None, int | None] | None) -> tuple[int, int]:
     """The keys that a query sees left and right of its own, -1 for all, from public arguments.
 
     Raises:
