@@ -73,8 +73,8 @@ class Memory {
 
 AttentionArgs arguments(const Case& c, Dtype dtype, bool result, Memory& memory) {
   AttentionArgs args{};
-  args.shape = {1,      c.heads, c.kv_heads, c.queries, c.keys, c.size,   c.value_size,
-                c.left, c.right, 1.0,        c.softcap, dtype,  c.is_mask};
+  args.shape = {1,         c.heads, c.kv_heads, c.queries, c.keys,    c.size, c.value_size,
+                c.queries, c.left,  c.right,    1.0,       c.softcap, dtype,  c.is_mask};
   args.q = memory.rows(c.heads, c.queries, c.size, false);
   args.k = memory.rows(c.kv_heads, c.keys, c.size, false);
   args.v = memory.rows(c.kv_heads, c.keys, c.value_size, false);
