@@ -42,7 +42,7 @@ def registered() -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", MODELS)
 def test_training_step(name: str, dtype: torch.dtype) -> None:
-    assert_steps(build(name, dtype), input_ids=tokens(2, 17))
+    assert_steps(build(name, dtype), input_ids=tokens(4, 17))
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
@@ -171,7 +171,7 @@ def test_encoder_and_cross_attention() -> None:
 
 def test_a_mask_of_the_users_own() -> None:
     """It is the whole pattern: nothing is causal beside it."""
-    seen = torch.rand(2, 1, 9, 9) < 0.5
+    seen = tokens(2, 1, 9, 9) < VOCABULARY // 2
     seen |= torch.eye(9, dtype=torch.bool)
     added = torch.where(seen, 0.0, torch.finfo(torch.float32).min)
     ours, eager, exact = three(build("Llama"))
