@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from fresh import fresh
 from fusewheel.compiler import Report
 from fusewheel.compiler.entry.dynamo import compile_graph
+from fusewheel.compiler.match.registry import known_patterns
 from fusewheel.compiler.match.report import Recorder
 from training import assert_step, run
 
@@ -78,6 +80,14 @@ class Compare:
 def compare() -> Compare:
     """See `Compare`."""
     return Compare()
+
+
+@pytest.fixture
+def calls_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of PyTorch's attention stay such calls: all patterns run but `attention`."""
+    rest = [pattern for pattern in known_patterns() if pattern.name != "attention"]
+    module = importlib.import_module("fusewheel.compiler.match.rewrite")
+    monkeypatch.setattr(module, "known_patterns", lambda: rest)
 
 
 def assert_close(actual: Any, expected: Any, tolerance: float) -> None:

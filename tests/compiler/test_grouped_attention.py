@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+pytestmark = pytest.mark.usefixtures("calls_stay")
 Tensor = torch.Tensor
 
 

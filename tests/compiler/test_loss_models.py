@@ -183,6 +183,6 @@ def test_llama_that_returns_its_logits() -> None:
     ids = torch.randint(CLASSES, (2, 16))
     report = fusewheel.explain(_llama(), input_ids=ids, labels=ids)
     assert report.count("cross_entropy") == 1
-    (refusal,) = report.refusals
+    (refusal,) = [r for r in report.refusals if r.pattern != "attention"]
     assert refusal.pattern == "linear_cross_entropy"
     assert refusal.reason == "the logits are returned as well"

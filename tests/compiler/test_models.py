@@ -229,5 +229,7 @@ def test_generation_with_a_cache() -> None:
 def test_explain_llama() -> None:
     report = fusewheel.explain(build("Llama"), input_ids=tokens())
     assert settled(report.counts()) == MODELS["Llama"]
-    assert (report.graphs, report.graph_breaks, report.refusals) == (1, (), ())
+    assert (report.graphs, report.graph_breaks) == (1, ())
+    # Its sequences are short.
+    assert {refusal.pattern for refusal in report.refusals} == {"attention"}
     assert "modeling_llama.py" in str(report)

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+pytestmark = pytest.mark.usefixtures("calls_stay")
 Tensor = torch.Tensor
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 LENGTH, SIZE = 24, 16
@@ -255,10 +256,7 @@ KEPT: dict[str, tuple[Callable[..., Any], str]] = {
     "dropout": (_dropped, "dropout is active"),
     "weights_used": (_weights_used, "is used 2 times, not once"),
     "scores_used": (_scores_used, "is also used by mean"),
-    "soft_cap": (
-        lambda q, k, v: F.softmax(torch.tanh(q @ k.mT / 30.0) * 30.0, -1) @ v,
-        "the scores pass through tanh",
-    ),
+    "sine": (lambda q, k, v: F.softmax(torch.sin(q @ k.mT), -1) @ v, ""),
     "masked_first": (
         lambda q, k, v: F.softmax((q @ k.mT + _min_mask(q)) * SCALE, -1) @ v,
         "scaled after they are masked",

@@ -97,14 +97,18 @@ def _work(node: Node) -> _Work:
 
 def _flops(node: Node, name: str) -> float:
     first, result = (shape_of(n) for n in (next(iter(node.all_input_nodes), None), node))
-    if not first or result is None:
+    if not first:
         return 0.0
     if name in _PRODUCTS:
-        return 2.0 * _count(result) * _count(first[-1:])
+        return 0.0 if result is None else 2.0 * _count(result) * _count(first[-1:])
     found = view(node)
     if found is not None and found.op == "attention":
-        return 4.0 * _count(first) * _count((shape_of(found.args[1]) or first)[-2:-1])
-    return 0.0
+        key = found.args[1]
+    elif name == "attention":
+        key = node.args[1]  # of the operator
+    else:
+        return 0.0
+    return 4.0 * _count(first) * _count((shape_of(key) or first)[-2:-1])
 
 
 def _passed_on(node: Node, fusable: Set[Node]) -> _Work | None:

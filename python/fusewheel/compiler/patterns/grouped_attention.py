@@ -8,33 +8,10 @@ from __future__ import annotations
 
 from torch.fx import Node
 
-from fusewheel.compiler.ir.canonical import operands, view
+from fusewheel.compiler.ir.canonical import view
 from fusewheel.compiler.ir.metadata import requires_grad, same_sizes, shape_of, tensor_of
 from fusewheel.compiler.ir.pattern import Builder, Context, Match, Pattern, Refuse, require
-
-
-def _repeated(node: object) -> tuple[Node, tuple[Node, ...]] | None:
-    """The tensor ``[B, H, S, D]`` that is repeated to ``[B, H * G, S, D]``, and the nodes that
-    repeat it.
-    """
-    wide = (operands(node, "reshape") or (None,))[0]
-    narrow = (operands(wide, "expand") or (None,))[0]
-    found = view(narrow)
-    if found is None or found.op != "unsqueeze" or found.attrs["dim"] != 2:
-        return None
-    source = found.args[0]
-    before, between, after = map(shape_of, (source, wide, node))
-    if before is None or between is None or after is None or len(before) != 4 or len(after) != 4:
-        return None
-    batch, heads, length, size = before
-    if len(between) != 5 or not isinstance(groups := between[2], int):
-        return None
-    if not same_sizes(between, (batch, heads, groups, length, size)):
-        return None
-    if not same_sizes(after, (batch, heads * groups, length, size)):
-        return None
-    nodes = tuple(n for n in (node, wide, narrow) if isinstance(n, Node))
-    return (source, nodes) if isinstance(source, Node) else None
+from fusewheel.compiler.read.attention import repeated
 
 
 def _match(context: Context, node: Node) -> Match | None:
@@ -42,7 +19,7 @@ def _match(context: Context, node: Node) -> Match | None:
     if found is None or found.attrs["enable_gqa"]:
         return None
     query, key, value, mask = found.args
-    keys, values = _repeated(key), _repeated(value)
+    keys, values = repeated(key), repeated(value)
     if keys is None and values is None:
         return None
     if keys is None or values is None:

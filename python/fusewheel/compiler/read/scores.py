@@ -10,10 +10,12 @@ import torch
 from torch.fx import Node
 
 from fusewheel.compiler.ir.canonical import split_operands, view
-from fusewheel.compiler.ir.metadata import dtype_of, same_sizes, shape_of
+from fusewheel.compiler.ir.metadata import Size, dtype_of, same_sizes, shape_of
 from fusewheel.compiler.ir.pattern import Refuse, require, sole_user
 from fusewheel.compiler.read.precision import number
+from fusewheel.compiler.read.sinks import drops_last, sinks_of
 
+_STEPS = ("add", "mul", "div", "masked_fill", "cast", "tanh")
 _PRODUCTS = ("matmul", "bmm", "einsum")
 
 
@@ -24,26 +26,37 @@ class Operand:
     node: Node
     order: tuple[int, ...] | None = None
 
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """The shape in that order."""
+        shape = shape_of(self.node) or ()
+        return shape if self.order is None else tuple(shape[d] for d in self.order)
+
 
 @dataclass
 class Scores:
-    """The argument of a softmax: ``query @ key^T * scale`` with a mask.
+    """The argument of a softmax: ``query @ key^T * scale`` with a soft cap, a mask and sinks.
 
     Attributes:
         query: ``[..., queries, features]``.
         key: ``[..., keys, features]``.
         product: their product.
         scale: the factor of the product.
+        softcap: the number in ``softcap * tanh(query @ key^T * scale / softcap)``; 0 without it.
+        sinks: a logit for each head that counts in the softmax and has no value; ``[heads]``, or
+            with more dimensions of size 1. None without sinks.
         added: the tensor that is added to the scores; None if there is none.
         filled: the condition and the number of a ``masked_fill``; None if there is none.
         interior: the nodes from the product to the softmax.
-        absorbed: the transposed key.
+        absorbed: the transposed key, the expanded sinks.
     """
 
     query: Operand
     key: Operand
     product: Node
     scale: float = 1.0
+    softcap: float = 0.0
+    sinks: Node | None = None
     added: Node | None = None
     filled: tuple[Node, float] | None = None
     interior: set[Node] = field(default_factory=set)
@@ -56,10 +69,24 @@ def is_weights(node: Node, steps: int = 3) -> bool:
         found = view(user)
         if found is not None and found.op in _PRODUCTS:
             return True
-        if found is not None and found.op not in ("cast", "dropout"):
-            continue
-        if (found is not None or _is_dropout(user)) and steps and is_weights(user, steps - 1):
+        kept = drops_last(user) or (
+            _is_dropout(user) if found is None else found.op in ("cast", "dropout")
+        )
+        if kept and steps and is_weights(user, steps - 1):
             return True
+    return False
+
+
+def is_extended(softmax: Node) -> bool:
+    """Whether the scores have a soft cap or sinks, which PyTorch's attention has not."""
+    found = view(softmax)
+    node: Any = None if found is None else found.args[0]
+    if sinks_of(node) is not None:
+        return True
+    while (found := view(node)) is not None and found.op in _STEPS:
+        if found.op == "tanh":
+            return True
+        node = _towards_product(found.args)
     return False
 
 
@@ -77,8 +104,10 @@ def scores_of(softmax: Node) -> Scores | None:
     chain: list[Node] = []
     found = view(softmax)
     node: Any = None if found is None else found.args[0]
+    sinks = sinks_of(node)
+    node = node if sinks is None else sinks.scores
     while (found := view(node)) is not None and found.op not in _PRODUCTS:
-        if found.op not in ("add", "mul", "div", "masked_fill", "cast"):
+        if found.op not in _STEPS:
             break
         chain.append(node)
         node = _towards_product(found.args)
@@ -96,6 +125,10 @@ def scores_of(softmax: Node) -> Scores | None:
     for step in reversed(chain):
         _apply(scores, step, node)
         node = step
+    if sinks is not None:
+        scores.sinks, expanding = sinks.logits()
+        scores.interior |= sinks.interior
+        scores.absorbed |= expanding
     return scores
 
 
@@ -111,8 +144,7 @@ def _has_product(node: Any, steps: int = 8) -> bool:
         return False
     if found.op in _PRODUCTS:
         return True
-    known = ("add", "mul", "div", "masked_fill", "cast", "tanh")
-    return found.op in known and any(_has_product(arg, steps - 1) for arg in found.args[:2])
+    return found.op in _STEPS and any(_has_product(arg, steps - 1) for arg in found.args[:2])
 
 
 def _apply(scores: Scores, step: Node, below: Node) -> None:
@@ -128,12 +160,19 @@ def _apply(scores: Scores, step: Node, below: Node) -> None:
             raise Refuse(f"the scores are rounded to {wide}")
     elif found.op in ("mul", "div"):
         require(not masked, "the scores are scaled after they are masked")
-        factor = split_operands(step, "mul", below) if found.op == "mul" else found.args[1]
-        value = number(factor)
+        other = split_operands(step, "mul", below) if found.op == "mul" else found.args[1]
+        value = number(other)
         if value is None or (found.op == "div" and found.args[0] is not below):
             raise Refuse("the scale is not a Python number")
         require(value > 0 and math.isfinite(value), f"the scores are scaled by {value:g}")
-        scores.scale = scores.scale * value if found.op == "mul" else scores.scale / value
+        if found.op == "mul":
+            scores.scale, scores.softcap = scores.scale * value, scores.softcap * value
+        else:
+            scores.scale, scores.softcap = scores.scale / value, scores.softcap / value
+    elif found.op == "tanh":
+        require(not masked, "the scores are capped after they are masked")
+        require(not scores.softcap, "the scores are capped twice")
+        scores.softcap = 1.0
     elif found.op == "add":
         mask = split_operands(step, "add", below)
         if not isinstance(mask, Node) or shape_of(mask) is None:
@@ -193,8 +232,12 @@ class Weighted:
     order: tuple[int, ...] | None = None
 
 
-def weighted_by(softmax: Node) -> Weighted:
+def weighted_by(softmax: Node, sinks: bool = False) -> Weighted:
     """The product of the weights and the values.
+
+    Args:
+        softmax: the weights.
+        sinks: whether the last column of the weights has no value, and has to be dropped.
 
     Raises:
         Refuse: if the weights are used for something else, or dropout is active.
@@ -203,10 +246,13 @@ def weighted_by(softmax: Node) -> Weighted:
     while True:
         user = sole_user(weights, "the attention weights, or what is made of them,")
         found = view(user)
-        if found is None or found.op not in ("cast", "dropout"):
+        if sinks and drops_last(user):
+            sinks = False
+        elif found is None or found.op not in ("cast", "dropout"):
             break
         interior.add(user)
         weights = user
+    require(not sinks, "the weight of the sinks is not dropped")
     if found is None and _is_dropout(user):
         raise Refuse("dropout is active: other random numbers would be drawn")
     if found is None or found.op not in _PRODUCTS:
