@@ -193,6 +193,20 @@ def test_dropout_in_training() -> None:
         assert not torch.equal(model(input_ids=ids).logits, model(input_ids=ids).logits)
 
 
+def test_dropout_in_packed_sequences() -> None:
+    """Each sequence has the result that it has alone, with the same random numbers."""
+    forward = transformers.AttentionInterface()["fusewheel"]
+    q, k, v = (torch.randn(1, heads, 9, 8) for heads in (4, 2, 2))
+    starts = torch.tensor([0, 9], dtype=torch.int32)
+    layer, options = torch.nn.Identity(), {"dropout": 0.5, "sliding_window": None}
+    torch.manual_seed(2)
+    got, _ = forward(layer, q, k, v, None, cu_seq_lens_q=starts, cu_seq_lens_k=starts, **options)
+    torch.manual_seed(2)
+    assert torch.equal(got, forward(layer, q, k, v, None, **options)[0])
+    torch.manual_seed(3)
+    assert not torch.equal(got, forward(layer, q, k, v, None, **options)[0])
+
+
 def masks_of(name: str, mask: Tensor | None, **settings: Any) -> list[Tensor | None]:
     """What each layer is given as its mask."""
     found: list[Tensor | None] = []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fusewheel.ops.attention.attention import attention
+from fusewheel.ops.attention.attention_varlen import attention_varlen
 
 
 def restarts(position_ids: Tensor | None, query: Tensor) -> Tensor | None:
@@ -41,19 +43,27 @@ def packed_attention(
     value: Tensor,
     cu_seq_lens_q: Tensor,
     cu_seq_lens_k: Tensor,
+    dropout_p: float,
     **options: Any,
 ) -> Tensor:
     """Attention of each sequence to itself, `[B, Lq, Hq, Dv]`; rows continue each other."""
-    tensors = (query, key, value)
+    q, k, v = (t.transpose(1, 2).flatten(0, 1) for t in (query, key, value))
+    if dropout_p == 0:
+        out = attention_varlen(q, k, v, cu_seq_lens_q, cu_seq_lens_k, **options)
+        assert isinstance(out, Tensor)
+    else:
+        out = _one_by_one((q, k, v), cu_seq_lens_q, cu_seq_lens_k, dropout_p=dropout_p, **options)
+    return out.unflatten(0, (query.shape[0], query.shape[2]))
+
+
+def _one_by_one(
+    packed: Sequence[Tensor], cu_seq_lens_q: Tensor, cu_seq_lens_k: Tensor, **options: Any
+) -> Tensor:
+    """A call for each sequence, because `attention_varlen` has no dropout."""
     lengths = [cu.diff().tolist() for cu in (cu_seq_lens_q, cu_seq_lens_k, cu_seq_lens_k)]
-    pieces = [
-        t.transpose(1, 2).flatten(0, 1).split(own) for t, own in zip(tensors, lengths, strict=True)
-    ]
+    pieces = [t.split(own) for t, own in zip(packed, lengths, strict=True)]
     found: list[Any] = [
         attention(*(t.transpose(0, 1).unsqueeze(0) for t in one), **options)
         for one in zip(*pieces, strict=True)
     ]
-    batch, _, length, _ = query.shape
-    return torch.cat([out.squeeze(0).transpose(0, 1) for out in found]).unflatten(
-        0, (batch, length)
-    )
+    return torch.cat([out.squeeze(0).transpose(0, 1) for out in found])
