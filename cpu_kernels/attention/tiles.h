@@ -238,8 +238,8 @@ constexpr A kNothing = -static_cast<A>(__builtin_inff());
 
 template <typename A>
 FUSEWHEEL_INLINE typename VecOf<A>::integer lane_numbers() {
-  typename VecOf<A>::integer numbers;
-  for (int lane = 0; lane < kLanes<A>; ++lane) {
+  typename VecOf<A>::integer numbers = {};
+  for (int lane = 1; lane < kLanes<A>; ++lane) {
     numbers[lane] = lane;
   }
   return numbers;

@@ -24,6 +24,13 @@ def test_parameters_in_pieces():
     assert told(FSDP2, fusewheel.rms_norm, X, weight).status is Status.WORKS
 
 
+@pytest.mark.parametrize("name", ["is_available", "is_gloo_available"])
+def test_without_gloo(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.distributed, name, lambda: False)
+    outcome = told(DTENSOR, torch.square)
+    assert (outcome.status, outcome.reason) == (Status.NOT_APPLICABLE, "torch without gloo")
+
+
 def test_in_a_group_already(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     outcome = told(DTENSOR, torch.square)

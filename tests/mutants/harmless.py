@@ -97,6 +97,7 @@ RULES = (
         "How much is tried, how long it may take and how far a number may be off is free.",
     ),
     Rule(("patterns",), r"\border=", "Which runs first counts, not by how much.", old=r"\d+"),
+    Rule(("patterns",), r"\) or \(0", "Every node that is matched has a shape.", old="0"),
     Rule(("columns",), r"manual_seed|daemon=|warn_only", "Other random numbers do as well."),
     Rule(
         ("patterns",), r"^(_FEW_ROWS|_MANY_ROWS|_SMALL_WEIGHT)\b", "Where a match pays is measured."
