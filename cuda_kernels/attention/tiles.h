@@ -215,18 +215,30 @@ __device__ void add_products(const Accumulate<T>* weights, const Head<T>& b, int
 template <int groups, typename T, typename Finish>
 __device__ void store_result(const Head<T>& to, int64_t first, int64_t column,
                              const Result<Accumulate<T>, groups>& result, const Finish& finish) {
-  using A = Accumulate<T>;
+  constexpr int V = kLanes<Accumulate<T>>;
+  struct alignas(V * sizeof(T)) Vector {
+    T values[V];
+  };
 #pragma unroll
   for (int i = 0; i < kOwnRows; ++i) {
     const int64_t row = first + own_row(i);
 #pragma unroll
     for (int g = 0; g < groups; ++g) {
+      const int64_t at = column + result_column<Accumulate<T>>(g);
+      const int64_t live = row < to.rows ? to.size - at : 0;
+      const bool whole = to.vectors && live >= V;
+      T* own = to.data + row * to.row + at * to.element;
+      Vector vector;
 #pragma unroll
-      for (int m = 0; m < kLanes<A>; ++m) {
-        const int64_t at = column + result_column<A>(g) + m;
-        if (row < to.rows && at < to.size) {
-          narrow(finish(i, result[i][g][m]), to.data[row * to.row + at * to.element]);
+      for (int m = 0; m < V; ++m) {
+        narrow(finish(i, result[i][g][m]), vector.values[m]);
+        if (!whole && m < live) {
+          own[m * to.element] = vector.values[m];
         }
+      }
+      if (whole) {
+        FUSEWHEEL_EXPECT_ALIGNED(own, sizeof(Vector));
+        *reinterpret_cast<Vector*>(own) = vector;
       }
     }
   }
