@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-WITHOUT_CUDA = frozenset({"attention_varlen", "attention_varlen_backward"})
+WITHOUT_CUDA = frozenset({"attention_decode", "attention_varlen", "attention_varlen_backward"})

@@ -30,6 +30,33 @@ FUSEWHEEL_INLINE void transpose(Vec<A>* rows) {
   }
 }
 
+// Adds the lanes of two vectors that are `width` apart. Those of `a` are where that bit of the lane's
+// number is 0, those of `b` where it is 1.
+template <typename A, int width>
+FUSEWHEEL_INLINE Vec<A> fold(Vec<A> a, Vec<A> b) {
+  using Integer = typename VecOf<A>::integer;
+  constexpr int lanes = kLanes<A>;
+  Integer low;
+  Integer high;
+  for (int lane = 0; lane < lanes; ++lane) {
+    low[lane] = (lane & width) == 0 ? lane : lane - width + lanes;
+    high[lane] = (lane & width) == 0 ? lane + width : lane + lanes;
+  }
+  return shuffle(a, b, low) + shuffle(a, b, high);
+}
+
+// Folds so many vectors that one is left; the lanes of vector i become lane i.
+template <typename A, int width>
+FUSEWHEEL_INLINE void fold_all(Vec<A>* rows) {
+  if constexpr (width > 0) {
+#pragma GCC unroll 8
+    for (int i = 0; i < width; ++i) {
+      rows[i] = fold<A, width>(rows[i], rows[i + width]);
+    }
+    fold_all<A, width / 2>(rows);
+  }
+}
+
 // The sums of kLanes vectors, one a lane, added in the order in which sum() adds.
 template <typename A>
 FUSEWHEEL_INLINE Vec<A> sums_of(const Vec<A>* values) {
@@ -38,14 +65,7 @@ FUSEWHEEL_INLINE Vec<A> sums_of(const Vec<A>* values) {
   for (int i = 0; i < lanes; ++i) {
     rows[i] = values[i];
   }
-  transpose<A>(rows);
-#pragma GCC unroll 4
-  for (int width = lanes / 2; width > 0; width /= 2) {
-#pragma GCC unroll 8
-    for (int i = 0; i < width; ++i) {
-      rows[i] += rows[i + width];
-    }
-  }
+  fold_all<A, lanes / 2>(rows);
   return rows[0];
 }
 

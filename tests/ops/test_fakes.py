@@ -120,8 +120,11 @@ def _size(argument: Any) -> int:
 
 
 def _looks_at_values(message: str) -> bool:
-    """Classes, positions and bounds of sequences are numbers, which no fake has."""
-    known = r"target must be between|positions must be rows|cu_seqlens_. must (begin|not fall|end)"
+    """Classes, positions, lengths, pages and bounds of sequences are numbers, which no fake has."""
+    known = (
+        "target must be between|positions must be rows|cu_seqlens_. must (begin|not fall|end)|"
+        "lengths must be between|block_table must name"
+    )
     return re.search(known, message) is not None
 
 

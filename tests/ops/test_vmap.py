@@ -27,6 +27,7 @@ ROWS = {
     "add_rms_norm": (0, 1),
     "attention": (0, 1, 2),
     "attention_backward": (0, 1, 2, 3, 4, 7, 8),
+    "attention_decode": (0, 1, 2),
     "attention_varlen": (0, 1, 2),
     "attention_varlen_backward": (0, 1, 2, 3, 4, 8, 9),
     "cross_entropy": (0, 1),

@@ -70,6 +70,9 @@ constexpr const char* kSchemas[] = {
     "attention_backward(Tensor grad, Tensor grad_logsumexp, Tensor q, Tensor k, Tensor v,"
     " Tensor? sinks, Tensor? bias, Tensor out, Tensor logsumexp, int left, int right, float scale,"
     " float softcap) -> (Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor grad_sinks)",
+    "attention_decode(Tensor q, Tensor k_cache, Tensor v_cache, Tensor lengths,"
+    " Tensor? block_table, Tensor? k_scales, Tensor? v_scales, Tensor? sinks, int left,"
+    " float scale, float softcap) -> (Tensor out, Tensor logsumexp)",
     "attention_varlen(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k,"
     " Tensor? sinks, int left, int right, float scale, float softcap)"
     " -> (Tensor out, Tensor logsumexp)",

@@ -1,0 +1,119 @@
+// The operator attention_decode on the CPU. Elsewhere PyTorch's operators compute it, so it is not in
+// packages/schema/operators/.
+
+#include <fusewheel/attention/attention_decode.h>
+#include <fusewheel/kernel.h>
+
+#include <vector>
+
+#include "decode_tasks.h"
+#include "in_turn.h"
+
+namespace fusewheel {
+
+using FUSEWHEEL_ISA::first_key;
+using FUSEWHEEL_ISA::kGrain;
+using FUSEWHEEL_ISA::parallel_for;
+
+namespace {
+
+constexpr const char* kOp = "attention_decode";
+
+std::vector<int64_t> read_lengths(const Tensor& lengths, int64_t capacity) {
+  std::vector<int64_t> found;
+  for (int64_t i = 0; i < lengths.numel(); ++i) {
+    const int64_t at = i * lengths.strides()[0];
+    const int64_t length = lengths.scalar_type() == ScalarType::Int
+                               ? static_cast<const int32_t*>(lengths.const_data_ptr())[at]
+                               : static_cast<const int64_t*>(lengths.const_data_ptr())[at];
+    if (length < 0 || length > capacity) {
+      fail(kOp, "lengths must be between 0 and " + std::to_string(capacity) +
+                    ", the keys that a sequence has room for, got " + std::to_string(length) +
+                    " for sequence " + std::to_string(i));
+    }
+    found.push_back(length);
+  }
+  return found;
+}
+
+// Of each sequence, how many parts all sequences before it have.
+std::vector<int64_t> count_parts(const DecodeArgs& args) {
+  std::vector<int64_t> found{0};
+  for (int64_t i = 0; i < args.shape.batch; ++i) {
+    const int64_t begin = first_key(args.shape, args.lengths[i], 0) / kDecodePart;
+    const int64_t end = (args.lengths[i] + kDecodePart - 1) / kDecodePart;
+    found.push_back(found.back() + end - begin);
+  }
+  return found;
+}
+
+// Those that hold a key that is seen.
+void check_pages(const DecodeArgs& args, int64_t pages) {
+  for (int64_t i = 0; args.table != nullptr && i < args.shape.batch; ++i) {
+    const int64_t length = args.lengths[i];
+    const int64_t begin = length == 0 ? 0 : first_key(args.shape, length, 0) / args.page_size;
+    const int64_t end = length == 0 ? 0 : (length - 1) / args.page_size + 1;
+    for (int64_t entry = begin; entry < end; ++entry) {
+      const int64_t page = args.table[i * args.entries + entry];
+      if (page < 0 || page >= pages) {
+        fail(kOp, "block_table must name pages between 0 and " + std::to_string(pages - 1) +
+                      " for the keys of a sequence, got " + std::to_string(page) + " in entry " +
+                      std::to_string(entry) + " of sequence " + std::to_string(i));
+      }
+    }
+  }
+}
+
+std::tuple<Tensor, Tensor> attention_decode(
+    const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& lengths,
+    const std::optional<Tensor>& block_table, const std::optional<Tensor>& k_scales,
+    const std::optional<Tensor>& v_scales, const std::optional<Tensor>& sinks, int64_t left,
+    double scale, double softcap) {
+  AttentionDecode call(kOp, q, k_cache, v_cache, lengths, block_table, k_scales, v_scales, sinks,
+                       left, scale, softcap);
+  auto& args = call.args;
+  const auto& shape = args.shape;
+  const auto found = read_lengths(lengths, args.entries * args.page_size);
+  args.lengths = found.data();
+  check_pages(args, k_cache.sizes()[0]);
+  const int64_t results[] = {shape.batch, shape.heads, shape.queries, shape.value_size};
+  const Tensor out = empty_contiguous({results, 4}, q.scalar_type(), q);
+  const Tensor logsumexp = empty_contiguous({results, 3}, accumulate_type(q), q);
+  args.out = out.mutable_data_ptr();
+  args.logsumexp = logsumexp.mutable_data_ptr();
+  if (logsumexp.numel() == 0) {
+    return {out, logsumexp};
+  }
+  const auto parts = count_parts(args);
+  args.first_part = parts.data();
+  args.plan = FUSEWHEEL_SELECT(attention_decode_plan)(shape);
+  const int64_t rows = shape.batch * shape.heads * shape.queries;
+  const int64_t part_rows = parts.back() * shape.heads * shape.queries;
+  const auto memory = [&](int64_t numbers) {
+    return empty_contiguous({&numbers, 1}, accumulate_type(q), q);
+  };
+  const Tensor prepared = memory(rows * args.plan.stride);
+  const Tensor peaks = memory(part_rows);
+  const Tensor totals = memory(part_rows);
+  const Tensor sums = memory(part_rows * args.plan.value_stride);
+  args.prepared = prepared.mutable_data_ptr();
+  args.peaks = peaks.mutable_data_ptr();
+  args.totals = totals.mutable_data_ptr();
+  args.sums = sums.mutable_data_ptr();
+  parallel_for(rows, kGrain / (args.plan.stride + 1) + 1, [&](int64_t begin, int64_t end) {
+    FUSEWHEEL_SELECT(attention_decode_prepare)(args, begin, end);
+  });
+  const auto task = FUSEWHEEL_SELECT(attention_decode_task);
+  in_turn({parts.back() * (shape.kv_heads / shape.task_heads), args.plan.scratch_bytes},
+          [&](int64_t index, void* scratch) { task(args, index, scratch); });
+  const int64_t numbers = parts.back() * args.plan.value_stride / shape.batch;
+  parallel_for(rows, kGrain / (numbers + 1) + 1, [&](int64_t begin, int64_t end) {
+    FUSEWHEEL_SELECT(attention_decode_merge)(args, begin, end);
+  });
+  return {out, logsumexp};
+}
+
+FUSEWHEEL_KERNELS(library) { kernel<attention_decode>(library, "attention_decode"); }
+
+}  // namespace
+}  // namespace fusewheel

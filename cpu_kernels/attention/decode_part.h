@@ -1,0 +1,97 @@
+// The keys of one task of attention_decode, and what it has in scratch memory.
+#pragma once
+
+#include "cache.h"
+#include "decode_tasks.h"
+#include "tiles.h"
+
+namespace fusewheel::FUSEWHEEL_ISA {
+
+// For numbers of which there is one a key: whole vectors of them are read, and some ahead.
+constexpr int64_t kRoom = kDecodePart + kAhead + 16;
+
+// Keys of a sequence that a query sees.
+FUSEWHEEL_INLINE Range seen_in(const DecodeShape& shape, int64_t length, int64_t query) {
+  const int64_t at = query + length - shape.queries;
+  const int64_t begin = first_key(shape, length, query);
+  return {begin, at < 0 ? begin : at + 1};
+}
+
+// What a task has in scratch memory.
+template <typename A>
+struct Room {
+  A* scores;  // [heads of the task, queries, group, kRoom]
+  // Where a key lies in each cache, relative to its head.
+  int64_t* keys;
+  int64_t* values;
+  int64_t* key_scales;
+  int64_t* value_scales;
+
+  Room(const DecodeShape& shape, Scratch& scratch) {
+    const int64_t group = shape.heads / shape.kv_heads;
+    scores = scratch.take<A>(shape.task_heads * shape.queries * group * kRoom);
+    keys = scratch.take<int64_t>(kRoom);
+    values = scratch.take<int64_t>(kRoom);
+    key_scales = scratch.take<int64_t>(kRoom);
+    value_scales = scratch.take<int64_t>(kRoom);
+  }
+};
+
+// The keys of one task, counted from `first`.
+struct Part {
+  int64_t number = 0;  // among the parts of all sequences
+  int64_t sequence = 0;
+  int64_t head = 0;  // the first of its heads of keys and values
+  int64_t first = 0;
+  Range keys = {0, 0};
+
+  Part(const DecodeArgs& args, int64_t index) {
+    const int64_t kinds = args.shape.kv_heads / args.shape.task_heads;
+    while (args.first_part[sequence + 1] * kinds <= index) {
+      ++sequence;
+    }
+    const int64_t before = args.first_part[sequence];
+    const int64_t parts = args.first_part[sequence + 1] - before;
+    const int64_t own = index - before * kinds;
+    number = before + own % parts;
+    head = own / parts * args.shape.task_heads;
+    const int64_t length = args.lengths[sequence];
+    const Range all = {first_key(args.shape, length, 0), length};
+    first = (all.begin / kDecodePart + own % parts) * kDecodePart;
+    keys = within(all);
+  }
+
+  Range within(Range range) const {
+    const int64_t begin = range.begin > first ? range.begin - first : 0;
+    const int64_t end = range.end - first < kDecodePart ? range.end - first : kDecodePart;
+    return {begin, end > begin ? end : begin};
+  }
+
+  Range seen_by(const DecodeArgs& args, int64_t query) const {
+    return within(seen_in(args.shape, args.lengths[sequence], query));
+  }
+};
+
+// Where each key of a part lies in a cache, relative to its head.
+inline void find(const DecodeArgs& args, const Part& part, const Cache& cache, int64_t* at) {
+  const Range keys = part.keys;
+  for (int64_t key = keys.begin; key < keys.end;) {
+    const int64_t entry = (part.first + key) / args.page_size;
+    const int64_t begin = entry * args.page_size - part.first;
+    const int64_t page =
+        args.table == nullptr ? part.sequence : args.table[part.sequence * args.entries + entry];
+    const int64_t end = begin + args.page_size < keys.end ? begin + args.page_size : keys.end;
+    for (; key < end; ++key) {
+      at[key] = page * cache.page + (key - begin) * cache.key;
+    }
+  }
+  // In the place of keys that may not be read, one that may.
+  for (int64_t key = 0; key < keys.begin; ++key) {
+    at[key] = at[keys.begin];
+  }
+  for (int64_t key = keys.end; key < kRoom; ++key) {
+    at[key] = at[keys.end - 1];
+  }
+}
+
+}  // namespace fusewheel::FUSEWHEEL_ISA

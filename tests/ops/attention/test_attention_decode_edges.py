@@ -1,0 +1,162 @@
+"""Decoding where something is special: no keys, NaN, large scores, threads, wrong lengths."""
+
+from __future__ import annotations
+
+import fusewheel
+import pytest
+import torch
+from fusewheel.dispatch.operator import Make
+from ops.attention.decoding import any_table, assert_same, caches, in_pages
+from ops.attention.inputs import INFINITY, NAN, leaves
+from oracle import emulated, to_dtype
+
+OPERATOR = {o.name: o for o in fusewheel.ops.operators()}["attention_decode"]
+
+
+@pytest.mark.parametrize("junk", [NAN, INFINITY, -INFINITY])
+@pytest.mark.parametrize("queries", [1, 3])
+def test_what_no_query_sees_does_not_count(dtype, junk, queries):
+    """Neither in the results nor in the gradients: the room behind a sequence, and before it."""
+    q, k, v, lengths = caches([530, 17, 0, 64], queries=queries, dtype=dtype)
+    spoilt = [t.clone() for t in (k, v)]
+    for t in spoilt:
+        for b, length in enumerate(lengths.tolist()):
+            t[b, :, length:] = junk
+            t[b, :, : max(length - queries - 20, 0)] = junk
+    results = []
+    for own in ((k, v), spoilt):
+        given = leaves(q, *own)
+        out, lse = fusewheel.attention_decode(*given, lengths, window=(20, 0), return_lse=True)
+        seen = torch.where(lse == -INFINITY, 0.0, lse)
+        results.append((out, lse, *torch.autograd.grad((out.sum(), seen.sum()), given)))
+    for a, b in zip(*results, strict=True):
+        assert torch.equal(a, b) and not a.isnan().any()
+
+
+def test_a_query_sees_nothing_of_what_only_later_ones_see():
+    q, k, v, lengths = caches([40], queries=4)
+    want = fusewheel.attention_decode(q, k, v, lengths)
+    k[:, :, 38], v[:, :, 38] = NAN, NAN
+    got = fusewheel.attention_decode(q, k, v, lengths)
+    assert torch.equal(got[:, :, :2], want[:, :, :2]) and bool(got[:, :, 2:].isnan().all())
+
+
+@pytest.mark.parametrize("junk", [NAN, INFINITY])
+def test_a_value_that_is_no_number_spoils_its_queries(dtype, junk):
+    q, k, v, lengths = caches([600, 33], dtype=dtype)
+    want = fusewheel.attention_decode(q, k, v, lengths)
+    v[0, 1, 7, 3] = junk
+    out, lse = fusewheel.attention_decode(q, k, v, lengths, return_lse=True)
+    assert torch.equal(out[1], want[1]) and torch.equal(out[0, :2], want[0, :2])
+    assert bool(out[0, 2:].isnan().all()) and bool(lse.isfinite().all())
+
+
+def test_a_sequence_without_keys(dtype):
+    q, k, v, lengths = caches([0, 1], queries=2, dtype=dtype)
+    out, lse = fusewheel.attention_decode(q, k, v, lengths, return_lse=True)
+    assert not out[0].any() and not out[1, :, 0].any()
+    assert bool((lse[0] == -INFINITY).all()) and bool((lse[1, :, 0] == -INFINITY).all())
+    assert torch.equal(out[1, :, 1], v[1, :, 0].repeat_interleave(2, 0))
+    sinks = Make(dtype)(4)
+    out, lse = fusewheel.attention_decode(q, k, v, lengths, sinks=sinks, return_lse=True)
+    assert not out[0].any() and torch.equal(lse[0], sinks.to(lse).unsqueeze(1).expand(4, 2))
+
+
+@pytest.mark.skipif(emulated(), reason="it is about the CPU kernels")
+@pytest.mark.parametrize("paged", [False, True])
+def test_the_same_bits_for_any_number_of_threads(dtype, paged):
+    q, k, v, lengths = caches([1700, 33, 900], heads=6, size=40, queries=2, dtype=dtype)
+    table = any_table(lengths, 16) if paged else None
+    if table is not None:
+        k, v = (in_pages(t, 16, table, NAN) for t in (k, v))
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2, 7):
+            torch.set_num_threads(threads)
+            results.append(
+                fusewheel.attention_decode(q, k, v, lengths, block_table=table, return_lse=True)
+            )
+    finally:
+        torch.set_num_threads(before)
+    assert_same(results[1], results[0])
+    assert_same(results[2], results[0])
+
+
+def test_what_a_sequence_gives_does_not_depend_on_the_others(dtype):
+    q, k, v, lengths = caches([1700, 33, 900], dtype=dtype)
+    want = fusewheel.attention_decode(q, k, v, lengths)
+    if not emulated():
+        for b in range(3):
+            own = slice(b, b + 1)
+            assert torch.equal(
+                fusewheel.attention_decode(q[own], k[own], v[own], lengths[own]), want[own]
+            )
+
+
+@pytest.mark.parametrize("large", [1e4, -1e4])
+def test_large_scores(large):
+    """Of either sign, in the first part of the keys or in the last."""
+    q, k, v, lengths = caches([1100], heads=2, size=4, dtype=torch.float32)
+    q[...] = 1.0
+    for at in (3, 1099):
+        spoilt = k.clone()
+        spoilt[:, :, at] = large
+        got = fusewheel.attention_decode(q, spoilt, v, lengths, return_lse=True)
+        want = fusewheel.attention_decode(
+            *to_dtype((q, spoilt, v), torch.float64), lengths, return_lse=True
+        )
+        for a, b in zip(got, want, strict=True):
+            torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(emulated(), reason="a GPU does not look at lengths and pages")
+def test_lengths_and_pages_that_do_not_exist_are_refused():
+    q, k, v, lengths = caches([40, 17])
+    for wrong, got in (([40, 46], "46 for sequence 1"), ([-1, 3], "-1 for sequence 0")):
+        with pytest.raises(RuntimeError, match=f"lengths must be between 0 and 45.*got {got}"):
+            fusewheel.attention_decode(q, k, v, torch.tensor(wrong))
+    table = any_table(lengths, 16)
+    pages = [in_pages(t, 16, table, NAN) for t in (k, v)]
+    for wrong in (-1, len(pages[0]), 2**31 - 1):
+        spoilt = table.clone()
+        spoilt[1, 1] = wrong
+        with pytest.raises(RuntimeError, match=f"between 0 and 6.*got {wrong} in entry 1 of seq"):
+            fusewheel.attention_decode(q, *pages, lengths, block_table=spoilt)
+    with pytest.raises(RuntimeError, match="lengths must be between 0 and 64"):
+        fusewheel.attention_decode(q, *pages, lengths + 40, block_table=table)
+    # Pages in which no key is seen need not exist.
+    table[0, 0] = -1
+    assert (
+        fusewheel.attention_decode(q, *pages, lengths, block_table=table, window=(20, 0))
+        .isfinite()
+        .all()
+    )
+
+
+def test_where_values_cannot_be_looked_at_the_result_is_nan():
+    q, k, v, lengths = caches([40, 17])
+    rest = None, None, None, -1, 0.25, 0.0
+    for wrong in (torch.tensor([40, 46]), torch.tensor([40, -3])):
+        out, lse = OPERATOR.reference(q, k, v, wrong, None, *rest)
+        assert bool(out[1].isnan().all()) and bool(lse[1].isnan().all())
+        assert not out[0].isnan().any() and not lse[0].isnan().any()
+    table = any_table(lengths, 16)
+    pages = [in_pages(t, 16, table, NAN) for t in (k, v)]
+    table[1, 1] = -1
+    out, _ = OPERATOR.reference(q, *pages, lengths, table, *rest)
+    assert bool(out[1].isnan().all()) and not out[0].isnan().any()
+
+
+def test_a_window_has_no_right_end():
+    q, k, v, lengths = caches([40, 17], queries=3)
+    want = fusewheel.attention_decode(q, k, v, lengths, window=(5, 0))
+    for right in (None, -1, 7):
+        got = fusewheel.attention_decode(q, k, v, lengths, window=(5, right))
+        assert torch.equal(got, want)
+    with pytest.raises(RuntimeError, match="right must be a number of keys, or -1"):
+        fusewheel.attention_decode(q, k, v, lengths, window=(5, -2))
+    with pytest.raises(RuntimeError, match="left must be a number of keys, or -1"):
+        fusewheel.attention_decode(q, k, v, lengths, window=(-2, 0))
+    with pytest.raises(ValueError, match=r"window must be \(left, right\), got \(1, 2, 3\)"):
+        fusewheel.attention_decode(q, k, v, lengths, window=(1, 2, 3))
