@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 from benchmarks import (
+    attention,
     calls,
     compile_models,
     linear,
@@ -36,6 +37,7 @@ TABLES: dict[str, Table] = {
     "operators": operators.TABLE,
     "linear": linear.TABLE,
     "linear_cross_entropy": projection.TABLE,
+    "attention": attention.TABLE,
     "calls": calls.TABLE,
     "rewrites": rewrites.TABLE,
     "compile": compile_models.TABLE,

@@ -15,6 +15,8 @@ READ, ROOF = "read", "roof"
 PRODUCTS, MEMORY = "products", "memory"
 # Memory at its peak against Inductor's, and against eager's.
 PEAK, EAGER_PEAK = "peak", "eager peak"
+# Of attention: PyTorch's, a bare product, and the memory that cannot be saved.
+SDPA, PRODUCT, NEEDED = "SDPA", "product", "needed"
 # Calls in a microsecond, and PyTorch's smallest.
 CALL, ADD = "call", "torch.add"
 
@@ -74,6 +76,23 @@ def linear_goals(name: str, rows: int) -> dict[str, float]:
     return {}
 
 
+def attention_goals(kind: str, dtype: str, direction: str) -> dict[str, float]:
+    """Of attention, by the kind of the case.
+
+    NEEDED: how often the peak memory goes into that of the inputs, the result and the gradients.
+    """
+    if kind == "causal":
+        part = {PRODUCT: 0.75 if direction == "fwd" else 0.78} if dtype == "float32" else {}
+        return {SDPA: 1.4 if direction == "fwd" else 1.6} | part
+    return {
+        "window": {SDPA: 4.0},
+        "packed": {SDPA: 2.0} if direction == "fwd+bwd" else {},
+        "decode": {READ: 0.8, SDPA: 5.0 if dtype == "float32" else 25.0},
+        "small": {SDPA: 0.95},
+        "long": {NEEDED: 1 / 1.1},
+    }[kind]
+
+
 def model_goals(case: str, dtype: str) -> dict[str, float]:
     """Of a compiled model with a large vocabulary; PEAK: how often its own goes into Inductor's.
 
@@ -124,6 +143,10 @@ def _words(baseline: str, factor: float) -> str:
         return f"{1 / factor:.0%} of Inductor's memory"
     if baseline == EAGER_PEAK:
         return f"{1 / factor:.0%} of eager's peak"
+    if baseline == PRODUCT:
+        return f"{factor:.0%} of the product"
+    if baseline == NEEDED:
+        return f"{1 / factor:.2f}x the memory needed"
     if baseline == CALL:
         return f"{1 / factor:g} us"
     return f"{factor:g}x {baseline.removeprefix('F.linear ')}"
