@@ -85,10 +85,10 @@ def _peaks(case: Case) -> dict[str, int]:
         return {}
     before = peak_bytes()
     run()
-    there = sum(tensor.nbytes for tensor in case.inputs)
-    # The result has the size of q.
-    needed = 2 * (there + case.inputs[0].nbytes)
-    return {OWN: there + peak_bytes() - before, NEEDED: needed}
+    # The result has the size of q, and its gradient is there before, as the inputs are.
+    inputs, result = sum(tensor.nbytes for tensor in case.inputs), case.inputs[0].nbytes
+    step = peak_bytes() - before
+    return {OWN: inputs + result + step, NEEDED: 2 * (inputs + result)}
 
 
 def panels(measured: Sequence[Cell]) -> Panels:

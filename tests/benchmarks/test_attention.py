@@ -70,4 +70,4 @@ def test_the_peak_of_a_long_case_is_judged_by_what_is_needed(monkeypatch):
     monkeypatch.setattr(attention, "reset_peak", lambda: True)
     monkeypatch.setattr(attention, "peak_bytes", lambda: next(peaks))
     row = 40 * 64 * 4
-    assert attention._peaks(case) == {OWN: (9 + 3 + 3 + 3) * row, attention.NEEDED: 2 * 24 * row}
+    assert attention._peaks(case) == {OWN: (24 + 3) * row, attention.NEEDED: 2 * 24 * row}
