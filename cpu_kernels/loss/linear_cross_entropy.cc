@@ -43,7 +43,7 @@ class OwnProducts final : public LinearCrossEntropyBackend {
 
   void logits(const Tensor& x, const Tensor& to) const override {
     Tensor y = to;
-    matmul(rows_in(x), weight_.weight, call_.bias, y);
+    matmul(rows_in(x), weight_.weight, call_.bias, y, 0);
   }
 
   void add_rows(const Tensor& grad, const Tensor& sum, bool first) const override {

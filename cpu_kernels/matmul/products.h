@@ -5,10 +5,10 @@
 
 namespace fusewheel {
 
-// x [rows] @ weight^T + bias -> y. With a `group_size`, x is rounded to int8 by
-// groups of that many (float64 never is): kInt4Block for 4-bit codes.
+// x [rows] @ weight^T + bias -> y. With a `group_size` above 0, x is rounded to int8 by groups of that
+// many (float64 never is): kInt4Block for 4-bit codes.
 void matmul(const RowMatrix& x, const LinearWeight& weight, const std::optional<Tensor>& bias,
-            Tensor& y, int64_t group_size = 0);
+            Tensor& y, int64_t group_size);
 
 // grad [rows] @ weight -> y
 void matmul_transposed(const RowMatrix& grad, const LinearWeight& weight, Tensor& y);

@@ -68,6 +68,7 @@ RULES = (
         "What a loop over whole tiles leaves, the next loop does.",
         old="<=",
     ),
+    Rule(KERNELS, r"\+ \((\w+) - \1\)", "What is added is 0 or NaN.", old=r"\+"),
     Rule(KERNELS, _ARRAY, "An array may be larger.", old=r"\d+"),
     Rule(
         KERNELS,
