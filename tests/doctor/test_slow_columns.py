@@ -50,6 +50,12 @@ def test_without_a_compiler_it_does_not_apply(monkeypatch: pytest.MonkeyPatch):
     assert "no C++ compiler" in outcome.reason
 
 
+def in_float32(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    if {t.dtype for t in (a, b, c)} != {torch.float32}:
+        raise RuntimeError("takes float32 only")
+    return a + b + c
+
+
 def test_many_elements(monkeypatch: pytest.MonkeyPatch):
     """2^31 take minutes, so here the limit is lower."""
     monkeypatch.setattr(huge, "MANY", 2**12)
@@ -63,6 +69,7 @@ def test_many_elements(monkeypatch: pytest.MonkeyPatch):
         (aten._softmax.default, rows, 1, False),
         (aten.add_.Tensor, rows, torch.ones(4)),
         (aten.embedding.default, rows, torch.tensor([2, 0])),
+        (in_float32, rows, rows, rows),
     ):
         assert told("huge", op, *arguments).status is Status.WORKS, op
     for op, *arguments, reason in (
