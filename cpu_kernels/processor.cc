@@ -7,6 +7,11 @@
 #include <stdexcept>
 #include <string>
 
+#if FUSEWHEEL_X86 && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace fusewheel {
 namespace {
 
@@ -15,6 +20,7 @@ constexpr const char* kLevels[] = {"baseline", "v3", "v4"};
 // The environment variables.
 constexpr const char* kIsa = "FUSEWHEEL_CPU_ISA";
 constexpr const char* kVnni = "FUSEWHEEL_CPU_VNNI";
+constexpr const char* kAmx = "FUSEWHEEL_CPU_AMX";
 constexpr const char* kRowsInTurn = "FUSEWHEEL_CPU_ROWS_IN_TURN";
 constexpr const char* kOwnFloat32 = "FUSEWHEEL_CPU_OWN_FLOAT32";
 constexpr const char* kOwnBFloat16 = "FUSEWHEEL_CPU_OWN_BFLOAT16";
@@ -39,6 +45,17 @@ IsaLevel best_level() { return IsaLevel::kBaseline; }
 
 bool is_amd() { return false; }
 #endif
+
+// Linux gives a process the registers of AMX when it asks for them.
+bool may_use_tiles() {
+#if FUSEWHEEL_X86 && defined(__linux__)
+  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr long kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
 
 // What an environment variable says; empty where it says nothing.
 std::string wish(const char* variable) {
@@ -76,8 +93,10 @@ Choices choose() {
   const IsaLevel isa = level();
   const bool v4 = isa == IsaLevel::kV4;
   const bool has_vnni = v4 && SUPPORTS("avx512vnni");
+  const bool has_amx = v4 && SUPPORTS("avx512bf16") && SUPPORTS("amx-tile") && SUPPORTS("amx-bf16");
   return {isa,
           flag(kVnni, has_vnni) && has_vnni,
+          flag(kAmx, has_amx) && has_amx && may_use_tiles(),
           flag(kRowsInTurn, is_amd()),
           flag(kOwnFloat32, is_amd() && isa != IsaLevel::kBaseline),
           flag(kOwnBFloat16, !(v4 && SUPPORTS("avx512bf16"))),
@@ -90,6 +109,7 @@ std::string describe(const Choices& made) {
     text += std::string("\n") + variable + (value ? "=1" : "=0");
   };
   add(kVnni, made.vnni);
+  add(kAmx, made.amx);
   add(kRowsInTurn, made.rows_in_turn);
   add(kOwnFloat32, made.own_float32);
   add(kOwnBFloat16, made.own_bfloat16);

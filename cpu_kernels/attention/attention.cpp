@@ -3,6 +3,7 @@
 // A task is some queries of all heads that read the same keys, so that these are packed once for all of
 // them. What a task computes depends on the shapes alone: the same bits for any number of threads.
 
+#include "amx.h"
 #include "softmax.h"
 #include "tiles.h"
 
@@ -230,10 +231,20 @@ AttentionPlan plan(const AttentionShape& shape) {
 }  // namespace
 
 AttentionPlan attention_plan(const AttentionShape& shape) {
+  if constexpr (kHasAmx) {
+    if (uses_amx(shape)) {
+      return amx_attention_plan(shape);
+    }
+  }
   return shape.dtype == Dtype::kFloat64 ? plan<double>(shape) : plan<float>(shape);
 }
 
 void attention_task(const AttentionArgs& args, int64_t index, void* scratch) {
+  if constexpr (kHasAmx) {
+    if (uses_amx(args.shape)) {
+      return amx_attention_task(args, index, scratch);
+    }
+  }
   return args.shape.dtype == Dtype::kFloat64 ? attend<double>(args, index, scratch)
                                              : attend<float>(args, index, scratch);
 }

@@ -5,6 +5,8 @@
 // have: the sums have one order, whatever thread makes them. Tasks of later keys begin first, so a
 // task waits only for tasks that have begun.
 
+#include "amx.h"
+#include "gradients.h"
 #include "tiles.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
@@ -55,21 +57,6 @@ void zero(A* values, int64_t count) {
   __builtin_memset(values, 0, count * sizeof(A));
 }
 
-// Rows [0, count) times `factor` to a head of a tensor.
-template <typename A>
-void store_rows(const A* rows, int64_t stride, int64_t count, A factor, const Head& head,
-                int64_t first) {
-  for_dtype_in<A>(head.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    for (int64_t i = 0; i < count; ++i) {
-      T* to = static_cast<T*>(const_cast<void*>(head.data)) + (first + i) * head.row;
-      for_each_vector<A>(head.size, [&](int64_t j, int64_t live) {
-        store(to + j, load(rows + i * stride + j) * factor, live);
-      });
-    }
-  });
-}
-
 // Makes the scores of a row the shares of the keys, and `slopes`, the gradient of the shares, that of
 // the scores. Returns the product of the shares and their gradient.
 template <typename A>
@@ -93,42 +80,6 @@ FUSEWHEEL_INLINE A differentiate(A logsumexp, A delta, const A* caps, int64_t be
     store(scores + j, share);
   }
   return sum<A>(dot);
-}
-
-// Blocks of keys that a block of queries meets, both ends included.
-FUSEWHEEL_INLINE Range blocks_seen(const AttentionShape& shape, int64_t first, int64_t count) {
-  const int64_t end = seen_by(shape, first + count - 1).end;
-  return {seen_by(shape, first).begin / kKeys, end > 0 ? (end - 1) / kKeys : -1};
-}
-
-// Adds to the gradient of queries when it is this block's turn; the last one rounds it.
-template <typename A>
-void add_grad_q(const AttentionBackwardTasks& args, const Task<A>& task, int64_t batch, int64_t head,
-                int64_t first, int64_t count, int32_t* turn, int32_t own, bool is_last) {
-  const auto& shape = args.forward.shape;
-  while (__atomic_load_n(turn, __ATOMIC_ACQUIRE) != own) {
-    args.yield();
-  }
-  A* sums = static_cast<A*>(args.sums) +
-            ((batch * shape.heads + head) * shape.all_queries + first) * shape.size;
-  const Head to = head_of(args.grad_q, shape.dtype, batch, head, shape.size);
-  for (int64_t i = 0; i < count; ++i) {
-    for_each_vector<A>(shape.size, [&](int64_t j, int64_t live) {
-      Vec<A> value = load(task.grad_q + i * task.q_stride + j);
-      if (own > 0) {
-        value += load(sums + i * shape.size + j, live);
-      }
-      store(sums + i * shape.size + j, value, live);
-    });
-  }
-  A* dots = row_values<A>(args.dots, shape, batch, head) + first;
-  for (int64_t i = 0; args.dots != nullptr && i < count; ++i) {
-    dots[i] += task.dots[i];
-  }
-  if (is_last) {
-    store_rows(sums, shape.size, count, static_cast<A>(shape.scale), to, first);
-  }
-  __atomic_store_n(turn, own + 1, __ATOMIC_RELEASE);
 }
 
 // The part of `count` queries; `at` is the place of the first one in its block.
@@ -235,14 +186,14 @@ void backward(const AttentionBackwardTasks& args, int64_t index, void* memory) {
     for (int64_t i = 0; i < query_blocks; ++i) {
       const int64_t first = i * kRows;
       const int64_t count = shape.queries - first < kRows ? shape.queries - first : kRows;
-      const Range seen = blocks_seen(shape, first, count);
+      const Range seen = blocks_seen(shape, first, count, kKeys);
       if (block < seen.begin || block > seen.end) {
         continue;
       }
       meet(args, task, batch, h, key, keys, first, count);
       int32_t* turn = args.turns + (batch * shape.heads + h) * query_blocks + i;
-      add_grad_q(args, task, batch, h, first, count, turn, static_cast<int32_t>(seen.end - block),
-                 block == seen.begin);
+      add_grad_q(args, task.grad_q, task.q_stride, task.dots, batch, h, first, count, turn,
+                 static_cast<int32_t>(seen.end - block), block == seen.begin);
     }
   }
   store_rows(task.grad_k, task.q_stride, keys, A{1},
@@ -254,12 +205,22 @@ void backward(const AttentionBackwardTasks& args, int64_t index, void* memory) {
 }  // namespace
 
 AttentionPlan attention_backward_plan(const AttentionShape& shape) {
+  if constexpr (kHasAmx) {
+    if (uses_amx(shape)) {
+      return amx_attention_backward_plan(shape);
+    }
+  }
   Scratch counter(nullptr);
   for_dtype(shape.dtype, [&](auto zero) { Task<Accumulate<decltype(zero)>>(shape, counter); });
   return {shape.batch * shape.kv_heads * blocks_of(shape.keys, kKeys), counter.bytes()};
 }
 
 void attention_backward_task(const AttentionBackwardTasks& args, int64_t index, void* scratch) {
+  if constexpr (kHasAmx) {
+    if (uses_amx(args.forward.shape)) {
+      return amx_attention_backward_task(args, index, scratch);
+    }
+  }
   return args.forward.shape.dtype == Dtype::kFloat64 ? backward<double>(args, index, scratch)
                                                      : backward<float>(args, index, scratch);
 }

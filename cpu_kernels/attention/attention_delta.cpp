@@ -1,17 +1,21 @@
 // Sums along the results of attention and over its queries, for the gradients
 
+#include "amx.h"
 #include "tiles.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 namespace {
 
-// kLanes rows at a time, each summed in the order of `tile`: with a single key, whose value is the
-// result, the gradient of its score is exactly 0.
+// kLanes rows at a time, each summed in the order of the product that makes the gradients of shares:
+// with a single key, whose value is the result, the gradient of its score is exactly 0.
 template <typename A>
 void delta(const AttentionBackwardArgs& args, int64_t begin, int64_t end) {
   constexpr int lanes = kLanes<A>;
   const auto& shape = args.forward.shape;
   const int64_t across = blocks_of(shape.queries, lanes);
+  // `tile` sums one element after another. AMX sums those of even and of odd number, and adds both.
+  const bool pairs = uses_amx(shape);
+  const int64_t depth = pairs ? 2 * lanes : kTileDepth;
   for (int64_t index = begin * across; index < end * across; ++index) {
     const int64_t batch = index / across / shape.heads;
     const int64_t head = index / across % shape.heads;
@@ -20,7 +24,7 @@ void delta(const AttentionBackwardArgs& args, int64_t begin, int64_t end) {
     const Head rows[] = {head_of(args.grad, shape.dtype, batch, head, shape.value_size),
                          head_of(args.forward.out, shape.dtype, batch, head, shape.value_size)};
     Vec<A> total = {};
-    Vec<A> sum = {};
+    Vec<A> sums[2] = {};
     for (int64_t j = 0; j < shape.value_size; j += lanes) {
       const int64_t columns = shape.value_size - j < lanes ? shape.value_size - j : lanes;
       Vec<A> values[2][lanes] = {};
@@ -35,15 +39,17 @@ void delta(const AttentionBackwardArgs& args, int64_t begin, int64_t end) {
         });
         transpose<A>(values[which]);
       }
-      for (int64_t column = 0; column < columns; ++column) {
-        sum += values[0][column] * values[1][column];
+      for (int64_t column = 0; column < columns; column += 2) {
+        // Lanes past the last column are zeros.
+        sums[0] += values[0][column] * values[1][column];
+        Vec<A>& sum = pairs ? sums[1] : sums[0];
+        sum += values[0][column + 1] * values[1][column + 1];
       }
-      if ((j + lanes) % kTileDepth == 0) {
-        total = j + lanes == kTileDepth ? sum : total + sum;
-        sum = Vec<A>{};
+      if ((j + lanes) % depth == 0 || j + lanes >= shape.value_size) {
+        total += sums[0] + sums[1];
+        sums[0] = sums[1] = Vec<A>{};
       }
     }
-    total = shape.value_size < kTileDepth ? sum : total + sum;
     const auto& strides = args.grad_logsumexp.strides;
     const A* outer = static_cast<const A*>(args.grad_logsumexp.data) + batch * strides[0] +
                      head * strides[1] + first * strides[2];

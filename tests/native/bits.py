@@ -23,6 +23,10 @@ def main() -> None:
     x, weight = torch.randn(64, 1000), torch.randn(64, 1000)
     show("ISA", fusewheel.rms_norm(x, weight[0]))
     show("ROWS_IN_TURN", fusewheel.linear(x[:1], weight))
+    q, k, v = (torch.randn(1, 2, 70, 40).bfloat16().requires_grad_() for _ in range(3))
+    out = fusewheel.attention(q, k, v, causal=True)
+    show("AMX", out)
+    show("AMX_BACKWARD", *torch.autograd.grad(out.sum(), (q, k, v)))
     target = torch.randint(0, 300, (40,))
     for name, dtype in DTYPES.items():
         leaves = [torch.randn(n, 500).to(dtype).requires_grad_() for n in (40, 300)]

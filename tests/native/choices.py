@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 
-LEVEL, VNNI = "FUSEWHEEL_CPU_ISA", "FUSEWHEEL_CPU_VNNI"
+LEVEL, VNNI, AMX = "FUSEWHEEL_CPU_ISA", "FUSEWHEEL_CPU_VNNI", "FUSEWHEEL_CPU_AMX"
 
 
 def without(*names: str) -> dict[str, str]:

@@ -10,11 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .choices import LEVEL, made, without
+from .choices import AMX, LEVEL, made, without
 
 LEVELS = ("baseline", "v3", "v4")
 OWN = ("OWN_FLOAT32", "OWN_BFLOAT16", "OWN_FLOAT16")
-SWITCHES = (*OWN, "ROWS_IN_TURN")
+SWITCHES = (*OWN, "ROWS_IN_TURN", "AMX")
 
 
 @functools.cache
@@ -44,5 +44,7 @@ def test_each_switch_changes_the_bits():
     for level in there():
         off, on = bits(level, "0"), bits(level, "1")
         # At v4 a row is summed in the same order beside others as alone.
-        expected = {*OWN} if level == "v4" else {*SWITCHES}
+        expected = {*OWN} if level == "v4" else {*OWN, "ROWS_IN_TURN"}
+        if made(without() | {LEVEL: level})[AMX] == "1":
+            expected |= {"AMX", "AMX_BACKWARD"}
         assert {name for name in off if off[name] != on[name]} == expected, level

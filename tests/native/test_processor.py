@@ -95,20 +95,25 @@ def test_a_wished_level_is_the_most(choose: Choose, wish: str, expected: str):
     assert choose(features("x86-64-v3"), ISA=wish)["ISA"] == expected
 
 
-V4 = ("avx512vnni", "avx512bf16", "avx512fp16")
+AMX = ("avx512bf16", "amx-tile", "amx-bf16", "tiles-allowed")
+V4 = ("avx512vnni", "avx512fp16", *AMX)
 DEFAULTS = {
     "intel, baseline": ((), "intel", {"OWN_BFLOAT16": "1", "OWN_FLOAT16": "1"}),
     "intel, v3": ("v3", "intel", {"OWN_BFLOAT16": "1", "OWN_FLOAT16": "1"}),
-    "intel, v4": ("v4", "intel", {"VNNI": "1"}),
+    "intel, v4": ("v4", "intel", {"VNNI": "1", "AMX": "1"}),
     "amd, baseline": ((), "amd", {"ROWS_IN_TURN": "1", "OWN_BFLOAT16": "1", "OWN_FLOAT16": "1"}),
     "amd, v3": (
         "v3",
         "amd",
         {"ROWS_IN_TURN": "1", "OWN_FLOAT32": "1", "OWN_BFLOAT16": "1", "OWN_FLOAT16": "1"},
     ),
-    "amd, v4": ("v4", "amd", {"VNNI": "1", "ROWS_IN_TURN": "1", "OWN_FLOAT32": "1"}),
+    "amd, v4": (
+        "v4",
+        "amd",
+        {"VNNI": "1", "AMX": "1", "ROWS_IN_TURN": "1", "OWN_FLOAT32": "1"},
+    ),
 }
-SWITCHES = ("VNNI", "ROWS_IN_TURN", "OWN_FLOAT32", "OWN_BFLOAT16", "OWN_FLOAT16")
+SWITCHES = ("VNNI", "AMX", "ROWS_IN_TURN", "OWN_FLOAT32", "OWN_BFLOAT16", "OWN_FLOAT16")
 
 
 @pytest.mark.parametrize("case", DEFAULTS)
@@ -136,7 +141,14 @@ def test_what_is_printed_makes_the_same_choices_again(choose: Choose):
 
 def test_an_instruction_that_is_not_there_is_not_used(choose: Choose):
     assert choose(features("x86-64-v4"), VNNI="1")["VNNI"] == "0"
-    assert choose(features("x86-64-v4") | set(V4), ISA="v3", VNNI="1")["VNNI"] == "0"
+    held = choose(features("x86-64-v4") | set(V4), ISA="v3", VNNI="1", AMX="1")
+    assert (held["VNNI"], held["AMX"]) == ("0", "0")
+
+
+@pytest.mark.parametrize("missing", AMX)
+def test_amx_wants_all_its_instructions_and_a_permission(choose: Choose, missing: str):
+    has = features("x86-64-v4") | set(V4) - {missing}
+    assert choose(has)["AMX"] == choose(has, AMX="1")["AMX"] == "0"
 
 
 @pytest.mark.parametrize(("name", "expected"), [("ISA", "baseline, v3 or v4"), ("VNNI", "0 or 1")])

@@ -135,7 +135,10 @@ def test_options_together(with_sinks, softcap, bias_shape):
 
 
 def by_sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+    """The shares of the keys are rounded to bfloat16, as ours; not to float16."""
+    kind = torch.nn.attention.SDPBackend
+    backend = kind.FLASH_ATTENTION if q.dtype == torch.bfloat16 else kind.MATH
+    with torch.nn.attention.sdpa_kernel(backend):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import fusewheel
 import pytest
 import torch
@@ -109,6 +111,18 @@ def test_one_key_has_no_gradient_of_its_score(dtype):
     found = torch.autograd.grad(out, given, seeds)
     assert torch.equal(out, given[2].expand_as(out))
     assert not found[0].any() and not found[1].any()
+
+
+@pytest.mark.skipif(emulated(), reason="it is about the exponentials of the CPU kernels")
+@pytest.mark.parametrize("factor", [0.25, 4.0, 64.0])
+def test_logsumexp_errs_as_documented(dtype, factor):
+    """Scores are exact here: quarters of whole numbers."""
+    q, k, v = (t.mul(4).round() for t in inputs(130, 600, heads=4, kv_heads=2))
+    scores = torch.einsum("bhqd,bhkd->bhqk", q, k.repeat_interleave(2, 1)) / 4 * factor
+    given = ((q * factor).to(dtype), k.to(dtype), v.to(dtype))
+    lse = fusewheel.attention(*given, return_lse=True)[1]
+    allowed = torch.finfo(lse.dtype).eps * (scores.amax(-1).abs() + math.log(601))
+    assert bool(((lse - scores.logsumexp(-1)).abs() <= allowed).all())
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])

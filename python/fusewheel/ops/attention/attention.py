@@ -46,13 +46,15 @@ def attention(
     Keys that a query does not see are ignored, also if they contain NaN. A query that sees a value
     with an element that is NaN or infinite gets NaN.
 
-    Everything is computed in float32 (float64 for float64) and rounded once. Memory grows linearly
-    with the length, in the forward and in the backward. Results have the same bits for any number
-    of threads, and in every call on a GPU. Gradients flow to `q`, `k`, `v`, `sinks` and a float
-    `bias`, also through `lse`. Computed by PyTorch operators, with all scores in memory: the
-    gradient of `bias`, second derivatives, everything under `torch.func` and everything with
-    dropout. TorchScript compiles no function with keyword-only arguments; there call
-    `torch.ops.fusewheel.attention`.
+    Everything is computed in float32 (float64 for float64) and rounded once. On a CPU with AMX,
+    bfloat16 is multiplied as bfloat16, with sums in float32: there the shares `exp(s - lse)`, and
+    in the backward also the gradients of the scores, are rounded to bfloat16 before they are
+    multiplied. Memory grows linearly with the length, in the forward and in the backward. Results
+    have the same bits for any number of threads, and in every call on a GPU. Gradients flow to
+    `q`, `k`, `v`, `sinks` and a float `bias`, also through `lse`. Computed by PyTorch operators,
+    with all scores in memory: the gradient of `bias`, second derivatives, everything under
+    `torch.func` and everything with dropout. TorchScript compiles no function with keyword-only
+    arguments; there call `torch.ops.fusewheel.attention`.
 
     Source: Dao et al., "FlashAttention" (2022) and "FlashAttention-2" (2023); Xiao et al.,
     "Efficient Streaming Language Models with Attention Sinks" (2023), in the form of gpt-oss
