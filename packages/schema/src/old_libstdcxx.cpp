@@ -18,4 +18,7 @@ void _ZNSt7__cxx1118basic_stringstreamIcSt11char_traitsIcESaIcEEC1Ev(void* place
   ::new (place) std::stringstream(std::ios_base::in | std::ios_base::out);
 }
 
+// GLIBCXX_3.4.29: what a vector of more elements than memory can have calls.
+[[noreturn]] void _ZSt28__throw_bad_array_new_lengthv() { throw std::bad_array_new_length(); }
+
 }  // extern "C"
