@@ -4,58 +4,14 @@
 // them. What a task computes depends on the shapes alone: the same bits for any number of threads.
 
 #include "amx.h"
+#include "division.h"
 #include "softmax.h"
-#include "tiles.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 namespace {
 
-// Rows of one task: as many as stay in the second-level cache together with what they meet.
-constexpr int64_t kTaskRows = 384;
-constexpr int64_t kTaskHeads = 8;
-
-// How the work is divided: some heads of one group, and some positions.
-struct Division {
-  int64_t heads;      // of a task
-  int64_t positions;  // of a task
-  int64_t head_parts;
-  int64_t position_parts;
-
-  explicit Division(const AttentionShape& shape) {
-    const int64_t group = shape.heads / shape.kv_heads;
-    head_parts = (group + kTaskHeads - 1) / kTaskHeads;
-    heads = (group + head_parts - 1) / head_parts;
-    constexpr int64_t step = kRows / 2;
-    positions = kTaskRows / heads < step ? step : kTaskRows / heads / step * step;
-    position_parts = (shape.queries + positions - 1) / positions;
-  }
-
-  int64_t tasks(const AttentionShape& shape) const {
-    return shape.batch * shape.kv_heads * head_parts * position_parts;
-  }
-};
-
-// Keys that some rows see: any of them, and all of them.
-struct Seen {
-  Range any;
-  Range all;
-
-  bool is_whole(int64_t first, int64_t keys) const {
-    return all.begin <= first && all.end >= first + keys;
-  }
-};
-
-Seen seen_in(const Range* rows, int64_t count) {
-  Seen found = {rows[0], rows[0]};
-  for (int64_t i = 1; i < count; ++i) {
-    const Range seen = rows[i];
-    found.any.begin = seen.begin < found.any.begin ? seen.begin : found.any.begin;
-    found.any.end = seen.end > found.any.end ? seen.end : found.any.end;
-    found.all.begin = seen.begin > found.all.begin ? seen.begin : found.all.begin;
-    found.all.end = seen.end < found.all.end ? seen.end : found.all.end;
-  }
-  return found;
-}
+// The rows of a tile at the edge of what is seen: a task has a multiple of these.
+constexpr int64_t kDivided = kEdgeRows;
 
 // What a task has in scratch memory. Row r is position r % positions of head r / positions.
 template <typename A>
@@ -94,21 +50,12 @@ struct Task {
 template <typename A>
 void attend(const AttentionArgs& args, int64_t index, void* memory) {
   const auto& shape = args.shape;
-  const Division division(shape);
+  const Division division(shape, kDivided);
   Scratch scratch(memory);
   Task<A> task(shape, division, scratch);
-  // Under a causal mask the last positions have the most work: they begin.
-  const int64_t beside = division.tasks(shape) / division.position_parts;
-  const int64_t first = (division.position_parts - 1 - index / beside) * division.positions;
-  const int64_t part = index % beside % division.head_parts;
-  const int64_t kv_head = index % beside / division.head_parts % shape.kv_heads;
-  const int64_t batch = index % beside / division.head_parts / shape.kv_heads;
-  const int64_t group = shape.heads / shape.kv_heads;
-  const int64_t first_head = kv_head * group + part * division.heads;
-  const int64_t heads =
-      (part + 1) * division.heads < group ? division.heads : group - part * division.heads;
-  const int64_t left = shape.queries - first;
-  const int64_t positions = left < division.positions ? left : division.positions;
+  const Place place(shape, division, index);
+  const int64_t batch = place.batch, first_head = place.first_head, heads = place.heads;
+  const int64_t first = place.first, positions = place.positions;
   const int64_t rows = heads * positions;
 
   for (int64_t h = 0; h < heads; ++h) {
@@ -138,8 +85,8 @@ void attend(const AttentionArgs& args, int64_t index, void* memory) {
     task.sums[i] = 0;
   }
 
-  const Head k = head_of(args.k, shape.dtype, batch, kv_head, shape.size);
-  const Head v = head_of(args.v, shape.dtype, batch, kv_head, shape.value_size);
+  const Head k = head_of(args.k, shape.dtype, batch, place.kv_head, shape.size);
+  const Head v = head_of(args.v, shape.dtype, batch, place.kv_head, shape.value_size);
   const int64_t last = seen_by(shape, first + positions - 1).end;
   for (int64_t key = task.seen[0].begin / kKeys * kKeys; key < last; key += kKeys) {
     const int64_t keys = shape.keys - key < kKeys ? shape.keys - key : kKeys;
@@ -222,7 +169,7 @@ void attend(const AttentionArgs& args, int64_t index, void* memory) {
 
 template <typename A>
 AttentionPlan plan(const AttentionShape& shape) {
-  const Division division(shape);
+  const Division division(shape, kDivided);
   Scratch counter(nullptr);
   const Task<A> task(shape, division, counter);
   return {division.tasks(shape), counter.bytes()};

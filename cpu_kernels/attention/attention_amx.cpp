@@ -6,6 +6,7 @@
 
 #if defined(__AVX512F__)
 
+#include "division.h"
 #include "softmax.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
@@ -15,30 +16,8 @@ namespace {
 // stay in the first-level cache, keys and values in the second.
 constexpr int64_t kSomeKeys = 256;
 constexpr int64_t kSomeRows = 32;
-constexpr int64_t kTaskRows = 384;
-constexpr int64_t kTaskHeads = 8;
 constexpr int64_t kFloats = sum_stride(kSomeKeys);   // between rows of scores
 constexpr int64_t kShares = step_stride(kSomeKeys);  // and of shares
-
-// How the work is divided: some heads of one group, and some positions.
-struct Division {
-  int64_t heads;      // of a task
-  int64_t positions;  // of a task
-  int64_t head_parts;
-  int64_t position_parts;
-
-  explicit Division(const AttentionShape& shape) {
-    const int64_t group = shape.heads / shape.kv_heads;
-    head_parts = blocks_of(group, kTaskHeads);
-    heads = blocks_of(group, head_parts);
-    positions = kTaskRows / heads / kSomeRows * kSomeRows;
-    position_parts = blocks_of(shape.queries, positions);
-  }
-
-  int64_t tasks(const AttentionShape& shape) const {
-    return shape.batch * shape.kv_heads * head_parts * position_parts;
-  }
-};
 
 // What a task has in scratch memory. Row r is position r % positions of head r / positions.
 struct Task {
@@ -148,23 +127,14 @@ struct Sink {
 
 FUSEWHEEL_AMX void attend(const AttentionArgs& args, int64_t index, void* memory) {
   const auto& shape = args.shape;
-  const Division division(shape);
+  const Division division(shape, kSomeRows);
   Scratch scratch(memory);
   Task task(shape, division, scratch);
   const Tiles tiles;
   const Exponent exponent(args);
-  // Under a causal mask the last positions have the most work: they begin.
-  const int64_t beside = division.tasks(shape) / division.position_parts;
-  const int64_t first = (division.position_parts - 1 - index / beside) * division.positions;
-  const int64_t part = index % beside % division.head_parts;
-  const int64_t kv_head = index % beside / division.head_parts % shape.kv_heads;
-  const int64_t batch = index % beside / division.head_parts / shape.kv_heads;
-  const int64_t group = shape.heads / shape.kv_heads;
-  const int64_t first_head = kv_head * group + part * division.heads;
-  const int64_t heads =
-      (part + 1) * division.heads < group ? division.heads : group - part * division.heads;
-  const int64_t left = shape.queries - first;
-  const int64_t positions = left < division.positions ? left : division.positions;
+  const Place place(shape, division, index);
+  const int64_t batch = place.batch, first_head = place.first_head, heads = place.heads;
+  const int64_t first = place.first, positions = place.positions;
   const int64_t rows = heads * positions;
   const int64_t padded = up_to_multiple(rows, kTile);
 
@@ -183,8 +153,8 @@ FUSEWHEEL_AMX void attend(const AttentionArgs& args, int64_t index, void* memory
   }
   __builtin_memset(task.sums, 0, padded * task.sum_stride * sizeof(float));
 
-  const Head k = head_of(args.k, shape.dtype, batch, kv_head, shape.size);
-  const Head v = head_of(args.v, shape.dtype, batch, kv_head, shape.value_size);
+  const Head k = head_of(args.k, shape.dtype, batch, place.kv_head, shape.size);
+  const Head v = head_of(args.v, shape.dtype, batch, place.kv_head, shape.value_size);
   const int64_t depth = up_to_multiple(shape.size, kStep);
   const int64_t last = seen_by(shape, first + positions - 1).end;
   for (int64_t key = task.seen[0].begin / kSomeKeys * kSomeKeys; key < last; key += kSomeKeys) {
@@ -200,17 +170,9 @@ FUSEWHEEL_AMX void attend(const AttentionArgs& args, int64_t index, void* memory
     columns_of_columns(task.rows, task.v_stride, whole_keys, task.v_size, task.v, values.tile);
     for (int64_t row = 0; row < rows; row += kSomeRows) {
       const int64_t some = rows - row < kSomeRows ? rows - row : kSomeRows;
-      Range any = {shape.keys, 0};
-      Range all = {0, shape.keys};
-      for (int64_t i = row; i < row + some; ++i) {
-        const Range seen = task.seen[i];
-        any.begin = seen.begin < any.begin ? seen.begin : any.begin;
-        any.end = seen.end > any.end ? seen.end : any.end;
-        all.begin = seen.begin > all.begin ? seen.begin : all.begin;
-        all.end = seen.end < all.end ? seen.end : all.end;
-      }
-      const int64_t low = any.begin > key ? any.begin - key : 0;
-      const int64_t high = any.end - key < keys ? any.end - key : keys;
+      const Seen seen = seen_in(task.seen + row, some);
+      const int64_t low = seen.any.begin > key ? seen.any.begin - key : 0;
+      const int64_t high = seen.any.end - key < keys ? seen.any.end - key : keys;
       if (low >= high) {
         continue;
       }
@@ -220,7 +182,7 @@ FUSEWHEEL_AMX void attend(const AttentionArgs& args, int64_t index, void* memory
       const Columns columns{task.k, depth * kTile};
       amx_product(task.q + row * task.q_stride, task.q_stride, tile_rows, columns.at(begin, 0),
                   end - begin, depth, task.scores + begin, kFloats, false);
-      const bool whole = all.begin <= key + begin && all.end >= key + end;
+      const bool whole = seen.is_whole(key + begin, end - begin);
       const bool plain = whole && finite && !exponent.natural;
       for (int64_t i = 0; !plain && i < some; ++i) {
         float* scores = task.scores + i * kFloats;
@@ -268,7 +230,7 @@ FUSEWHEEL_AMX void attend(const AttentionArgs& args, int64_t index, void* memory
 }  // namespace
 
 AttentionPlan amx_attention_plan(const AttentionShape& shape) {
-  const Division division(shape);
+  const Division division(shape, kSomeRows);
   Scratch counter(nullptr);
   const Task task(shape, division, counter);
   return {division.tasks(shape), counter.bytes()};

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from fusewheel.dispatch.promise import fail
 from fusewheel.distributed._ring import SEQUENCE, Ring, Transfer
 from fusewheel.ops._rows import wide
-from fusewheel.ops.attention._attention import check_attention, empty_heads
+from fusewheel.ops.attention._attention import check_attention, empty_heads, factor_of
 from fusewheel.ops.attention.attention import attention
 from fusewheel.ops.attention.merge_attention import merge_attention
 
@@ -85,7 +85,7 @@ def ring_attention(
     if any(kinds) and group is not None:
         raise ValueError(f"{op}: group must be None for DTensors, which have a mesh")
     _check(op, q, k, v, causal, softcap)
-    factor = max(q.shape[-1], 1) ** -0.5 if scale is None else scale
+    factor = factor_of(q, scale)
     if isinstance(q, DTensor):
         assert isinstance(k, DTensor) and isinstance(v, DTensor)
         out, lse = _of_distributed(op, q, k, v, causal, factor, softcap)

@@ -1,7 +1,8 @@
 """Whether `fusewheel.attention` is faster than PyTorch's attention on a CPU.
 
 The numbers are tokens: the smaller of the numbers of queries and keys. They were measured on an
-Intel Xeon with AVX-512 and AMX, with one thread, and held to AVX2. docs/compiler.md has the table.
+Intel Xeon with AVX-512 and AMX, with one thread, and held to AVX2, before the operator had kernels
+for AMX. docs/compiler.md has the table.
 """
 
 from __future__ import annotations

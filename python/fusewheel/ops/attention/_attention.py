@@ -93,6 +93,14 @@ def limits(op: str, causal: bool, window: tuple[int | None, int | None] | None) 
     return left, 0 if causal and right >= -1 else right
 
 
+def factor_of(q: Tensor, scale: float | None = None) -> float:
+    """The factor of the scores, by default `D ** -0.5`; of no features, and of what will be refused
+    because it has no dimension, 1.
+    """
+    size = q.shape[-1] if q.dim() > 0 else 1
+    return float(max(size, 1) ** -0.5) if scale is None else scale
+
+
 def _check_bias(op: str, bias: Tensor, first: Argument, scores: tuple[Any, ...]) -> None:
     if bias.dtype != torch.bool:
         check_matches(op, ("bias", bias), first)
@@ -156,8 +164,7 @@ def samples(make: Make) -> Iterator[Arguments]:
         softcap: float = 0.0,
         scale: float | None = None,
     ) -> Arguments:
-        factor = max(q.shape[3], 1) ** -0.5 if scale is None else scale
-        return q, k, v, sinks, bias, *window, factor, softcap
+        return q, k, v, sinks, bias, *window, factor_of(q, scale), softcap
 
     yield call(make(2, 4, 33, 16), make(2, 4, 47, 16), make(2, 4, 47, 16))
     # Small enough for finite differences.

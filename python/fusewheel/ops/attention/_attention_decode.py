@@ -18,6 +18,7 @@ from fusewheel.ops._checks import (
     describe,
 )
 from fusewheel.ops._rows import compute_dtype, wide
+from fusewheel.ops.attention._attention import factor_of
 
 _CACHES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int8)
 
@@ -171,7 +172,7 @@ def samples(make: Make) -> Iterator[Arguments]:
         own = torch.int64 if sinks is None else torch.int32
         pages = None if table is None else whole_numbers(make, table)
         given = q, *caches, whole_numbers(make, lengths, own), pages, *(scales or (None, None))
-        return *given, sinks, left, max(q.shape[3], 1) ** -0.5, softcap
+        return *given, sinks, left, factor_of(q), softcap
 
     yield call(make(2, 8, 1, 32), (make(2, 2, 40, 32), make(2, 2, 40, 32)), [40, 17])
     # Small enough for finite differences.

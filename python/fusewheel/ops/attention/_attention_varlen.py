@@ -14,7 +14,7 @@ from fusewheel.dispatch.promise import Argument, check_same_device, fail
 from fusewheel.dispatch.symbolic import known
 from fusewheel.ops._checks import check_floating, check_matches, check_sizes, describe
 from fusewheel.ops._rows import compute_dtype, wide
-from fusewheel.ops.attention._attention import check_dims, check_group, check_options
+from fusewheel.ops.attention._attention import check_dims, check_group, check_options, factor_of
 from fusewheel.ops.attention._varlen_formula import attention_varlen as formula
 
 
@@ -120,8 +120,7 @@ def samples(make: Make) -> Iterator[Arguments]:
         dtype: torch.dtype = torch.int32,
     ) -> Arguments:
         bounds = (bounds_of(lengths, make.device, dtype) for lengths in (queries, keys))
-        factor = max(q.shape[2], 1) ** -0.5
-        return q, k, v, *bounds, sinks, *window, factor, softcap
+        return q, k, v, *bounds, sinks, *window, factor_of(q), softcap
 
     # More queries than keys, more keys than queries, and sequences without the one or the other.
     yield call(

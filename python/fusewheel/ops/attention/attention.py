@@ -18,6 +18,7 @@ from fusewheel.ops.attention._attention import (
     check_attention,
     check_attention_backward,
     empty_heads,
+    factor_of,
     limits,
 )
 
@@ -98,8 +99,7 @@ def attention(
             `softcap` is out of range.
     """
     left, right = limits("attention", causal, window)
-    size = q.shape[-1] if q.dim() > 0 else 1
-    factor = max(size, 1) ** -0.5 if scale is None else scale
+    factor = factor_of(q, scale)
     if bias is not None:
         while bias.dim() < 4:
             bias = bias.unsqueeze(0)

@@ -13,6 +13,7 @@ from fusewheel.dispatch.sharding import Layout, Place, places
 from fusewheel.ops._rows import compute_dtype, empty_statistic
 from fusewheel.ops.attention import _attention_decode as inputs
 from fusewheel.ops.attention import _attention_formula as formula
+from fusewheel.ops.attention._attention import factor_of, limits
 from fusewheel.ops.attention._attention_decode import check_attention_decode
 
 
@@ -92,15 +93,12 @@ def attention_decode(
             range, or, on a CPU, a length is greater than the capacity or a page that is needed does
             not exist. On a GPU the results of such a sequence are NaN.
     """
-    if window is not None and len(window) != 2:
-        raise ValueError(f"attention_decode: window must be (left, right), got {window}")
-    left, right = (-1 if keys is None else keys for keys in window or (None, None))
+    left, right = limits("attention_decode", True, window)
     if right < -1:
         raise RuntimeError(
             f"attention_decode: right must be a number of keys, or -1 for all of them, got {right}"
         )
-    if scale is None:
-        scale = max(q.shape[-1] if q.dim() else 1, 1) ** -0.5
+    scale = factor_of(q, scale)
     one = q.dim() == 3
     out, lse = torch.ops.fusewheel.attention_decode(
         q.unsqueeze(2) if one else q,

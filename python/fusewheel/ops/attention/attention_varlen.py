@@ -13,7 +13,7 @@ from fusewheel.dispatch.sharding import Layout, places
 from fusewheel.ops._rows import compute_dtype
 from fusewheel.ops.attention import _attention_varlen as inputs
 from fusewheel.ops.attention import _varlen_formula as formula
-from fusewheel.ops.attention._attention import limits
+from fusewheel.ops.attention._attention import factor_of, limits
 from fusewheel.ops.attention._attention_varlen import check_varlen, check_varlen_backward
 
 
@@ -94,10 +94,9 @@ def attention_varlen(
             `torch.func`, and where second derivatives are compiled, these numbers are not checked.
     """
     left, right = limits("attention_varlen", causal, window)
-    size = q.shape[-1] if q.dim() > 0 else 1
-    factor = max(size, 1) ** -0.5 if scale is None else scale
+    bounds = cu_seqlens_q, cu_seqlens_k
     out, lse = torch.ops.fusewheel.attention_varlen(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, left, right, factor, softcap
+        q, k, v, *bounds, sinks, left, right, factor_of(q, scale), softcap
     )
     return (out, lse) if return_lse else out
 
