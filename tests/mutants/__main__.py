@@ -28,6 +28,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "mutants")
     parser.add_argument("--levels", type=json.loads, default={}, help=argparse.SUPPRESS)
+    parser.add_argument("--marks", type=json.loads, default={}, help=argparse.SUPPRESS)
     chosen = parser.parse_args(given)
     if chosen.seed is None:
         chosen.seed = secrets.randbelow(2**32)
@@ -44,7 +45,7 @@ def trials(chosen: argparse.Namespace) -> list[Trial]:
         workspace = Workspace(chosen.folder, kind)
         print(f"building: {kind}", flush=True)
         workspace.prepare()
-        by_kernels[kind] = Trials(workspace, chosen.levels)
+        by_kernels[kind] = Trials(workspace, chosen.levels, chosen.marks)
     done: list[Trial] = []
     counted = 0
     for mutant in draw(chosen.of, workspace.tree, chosen.seed):

@@ -77,7 +77,7 @@ RULES = (
         old=r"\d+",
     ),
     Rule(("cuda",), "", "A grid of any size does all the work.", inside="row_block|blocks_for"),
-    Rule(("cuda",), "", "Into how many chunks a sum is split is free.", inside="row_chunks"),
+    Rule(KERNELS, "", "Into how many chunks a sum is split is free.", inside="row_chunks"),
     Rule(
         ("cuda",), r"\b0, stream\b", "A launch may have more shared memory than it uses.", old="0"
     ),
@@ -87,6 +87,12 @@ RULES = (
         "",
         "One element at a time gives the same.",
         inside="has_vectors",
+        new=r"\{\}|false",
+    ),
+    Rule(
+        ("cuda",),
+        r"\bhas_vectors\(.*\) const",
+        "One element at a time gives the same.",
         new=r"\{\}|false",
     ),
     Rule(("cuda",), "", "One element at a time gives the same.", inside="is_aligned", new=r"\{\}"),
@@ -99,7 +105,10 @@ RULES = (
     ),
     Rule(("patterns",), r"\border=", "Which runs first counts, not by how much.", old=r"\d+"),
     Rule(("patterns",), r"\) or \(0", "Every node that is matched has a shape.", old="0"),
+    Rule(("columns",), "", "How much memory has to be free is an estimate.", inside="_needed"),
+    Rule(("columns",), r"compile_threads=|display=", "Values do not depend on it."),
     Rule(("columns",), r"manual_seed|daemon=|warn_only", "Other random numbers do as well."),
+    Rule(("patterns",), r"\bPaysAbove\(", "Where a match pays is measured.", old=r"\d+"),
     Rule(
         ("patterns",), r"^(_FEW_ROWS|_MANY_ROWS|_SMALL_WEIGHT)\b", "Where a match pays is measured."
     ),

@@ -62,6 +62,18 @@ def test_what_does_no_harm_is_left_out(line: str, old: str, left_out: bool):
     assert (harmless.reason(mutant) is not None) == left_out
 
 
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_the_inside_of_a_function_may_do_no_harm(kind: str):
+    text = "int chunk(int n) {\n  return n / 16;\n}\n\nint half(int n) {\n  return n / 2;\n}\n"
+    text = text.replace("chunk", "row_chunks")
+    chunks, half = (
+        Mutant(kind, Path("a.cc"), text, Change(text.index(old), text.index(old) + 1, "*"))
+        for old in ("/ 16", "/ 2")
+    )
+    assert harmless.reason(chunks) is not None
+    assert harmless.reason(half) is None
+
+
 def test_operators_are_tested_by_name_and_of_each_family_one():
     (run,) = tests_of.operator_tests("rms_norm", ROOT)
     assert run.arguments[:2] == ("tests/ops/norm/test_rms_norm.py", "tests/ops/test_values.py")

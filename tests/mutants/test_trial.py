@@ -40,7 +40,7 @@ def trials(tmp_path: Path) -> Trials:
         file.parent.mkdir(parents=True)
         file.write_text(text)
     workspace.package.mkdir(parents=True)
-    return Trials(workspace, {})
+    return Trials(workspace, {}, {})
 
 
 def mutant(old: str, new: str) -> Mutant:

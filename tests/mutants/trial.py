@@ -60,11 +60,15 @@ class Trials:
     Args:
         workspace: where; it has been prepared.
         levels: the environments that hold kernels and PyTorch to older instructions, by level.
+        marks: the environment in which a process ends that writes behind its memory.
     """
 
-    def __init__(self, workspace: Workspace, levels: dict[str, dict[str, str]]) -> None:
+    def __init__(
+        self, workspace: Workspace, levels: dict[str, dict[str, str]], marks: dict[str, str]
+    ) -> None:
         self.workspace = workspace
         self.levels = levels
+        self.marks = marks
         self.red: set[str] = set()  # tests that fail without any mutant
         self.green: list[Run] = []
 
@@ -160,6 +164,7 @@ class Trials:
             "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_WAIT_POLICY": "PASSIVE",
             "OMP_NUM_THREADS": "2",
+            **self.marks,
             **run.env,
         }
         command = [sys.executable, "-m", "pytest", "-v", "-x", "-o", f"cache_dir={cache}"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import fusewheel_cpu
 
@@ -23,3 +25,13 @@ def test_without_variables_the_processor_decides():
     automatic = made(without())
     assert set(automatic) == set(fusewheel_cpu.choices())
     assert made(without() | automatic) == automatic
+
+
+# 60 bytes: what is written behind them is in no other piece of memory.
+OVERRUN = "import ctypes, torch; t = torch.empty(15); ctypes.memset(t.data_ptr() + 60, 1, 4); del t"
+
+
+def test_a_write_behind_a_tensor_ends_the_process_where_marks_are_asked_for():
+    asked = "glibc.malloc.check" in os.environ.get("GLIBC_TUNABLES", "")
+    child = subprocess.run((sys.executable, "-c", OVERRUN), capture_output=True, check=False)
+    assert (child.returncode != 0) == asked, child.stderr.decode()

@@ -36,7 +36,7 @@ def _match(context: Context, node: Node) -> Match | None:
 def _cost(match: Match) -> str | None:
     """It is faster if PyTorch's attention does not materialise the scores."""
     tensors = [tensor for node in match.inputs[:3] if (tensor := tensor_of(node)) is not None]
-    if any(tensor.device.type != "cpu" for tensor in tensors):
+    if tensors[0].device.type != "cpu":
         return "it is only replaced on a CPU"
     if any(tensor.dtype == torch.float64 for tensor in tensors):
         return "PyTorch's attention materialises the scores too in float64"
