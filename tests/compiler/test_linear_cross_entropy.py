@@ -187,6 +187,14 @@ LOOK_ALIKES: dict[str, tuple[Callable[..., Any], str]] = {
         lambda x, w, b, t: (lambda y: (_ce(y, t), y))(wide(F.linear(x, w))),
         "the logits are returned as well",
     ),
+    "returned_sum": (
+        lambda x, w, b, t: (lambda y: (_ce(wide(y), t), y))(x @ w.t() + b),
+        "the logits are returned as well",
+    ),
+    "returned_product": (
+        lambda x, w, b, t: (lambda y: (_ce(wide(y + b), t), y))(x @ w.t()),
+        "the logits are returned as well",
+    ),
     "accuracy": (
         lambda x, w, b, t: (lambda y: (_ce(y, t), (y.argmax(-1) == t).sum()))(F.linear(x, w)),
         "the logits are also used by",
