@@ -11,14 +11,15 @@ from fusewheel.doctor import traps
 from fusewheel.doctor.columns import COLUMNS
 from fusewheel.doctor.isolation import isolated
 from fusewheel.doctor.outcome import Outcome, Status, examine
+from nightly import NIGHTLY
 
 BY_NAME = {column.name: column for column in COLUMNS}
 ENDS = (traps.CRASH, traps.HANG)
 SECONDS = 5.0
 PAIRS = [(defect, column) for defect in DEFECTS for column in defect.columns]
-each = pytest.mark.parametrize(
-    ("defect", "column"), PAIRS, ids=[f"{defect.name}-{column}" for defect, column in PAIRS]
-)
+IDS = [f"{defect.name}-{column}" for defect, column in PAIRS]
+# They compile C++.
+COMPILED = ("C++ TorchScript", "C++ package", "AOTInductor")
 
 
 def told(defect: Defect, column: str, op: object) -> Outcome:
@@ -30,7 +31,7 @@ def told(defect: Defect, column: str, op: object) -> Outcome:
         return examine(BY_NAME[column], doctor.cases_of(subject, defect.samples))
 
 
-@each
+@pytest.mark.parametrize(("defect", "column"), PAIRS, ids=IDS)
 def test_is_found(defect: Defect, column: str):
     outcome = told(defect, column, defect.faulty)
     assert (outcome.status, outcome.trap) == (Status.FAILS, defect.trap.name), outcome
@@ -41,7 +42,11 @@ def test_is_found(defect: Defect, column: str):
         assert re.search(r"SIG\w+|exit status \d", outcome.reason), outcome
 
 
-@each
+@pytest.mark.parametrize(
+    ("defect", "column"),
+    [pytest.param(*pair, marks=NIGHTLY if pair[1] in COMPILED else ()) for pair in PAIRS],
+    ids=IDS,
+)
 def test_is_not_found_where_it_is_not(defect: Defect, column: str):
     outcome = told(defect, column, defect.sound)
     assert outcome.status is Status.WORKS, outcome

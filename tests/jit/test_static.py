@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from fusewheel import jit
 from fusewheel.jit.graph.regions import with_regions
+from nightly import NIGHTLY
 from torch import Tensor, nn
 
 from .nets import decoder, inputs
@@ -25,7 +26,7 @@ static = jit.optimize(as_torchscript(model, HOW, example), example, runtime="sta
 )
 
 
-@pytest.mark.parametrize("how", ["script", "trace"])
+@pytest.mark.parametrize("how", ["script", pytest.param("trace", marks=NIGHTLY)])
 def test_values(how, fresh):
     """What the static runtime made are inference tensors, whatever else made them are not."""
     out = fresh(

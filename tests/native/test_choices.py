@@ -7,30 +7,33 @@ import sys
 from pathlib import Path
 
 import pytest
+from nightly import NIGHTLY
 
 from .choices import LEVEL, made, without
 
 TESTS = Path(__file__).parents[1]
 
 
-def test_the_ways_that_the_processor_does_not_choose():
-    found = (made(without() | {LEVEL: level}) for level in ("baseline", "v3", "v4"))
-    # A processor without a level has the one below instead.
-    levels = {automatic[LEVEL]: automatic for automatic in found}
-    for level, automatic in levels.items():
-        others = {name: "10"[int(way)] for name, way in automatic.items() if name != LEVEL}
-        command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
-        files = ("native/test_level.py", "ops/test_values.py", "ops/test_autograd.py")
-        tests = (str(TESTS / file) for file in files)
-        chosen = ("-k", "asked_for or (as_good_as_eager and (linear or attention))")
-        done = subprocess.run(
-            [*command, *tests, *chosen],
-            capture_output=True,
-            text=True,
-            env=without() | {LEVEL: level} | others,
-            check=False,
-        )
-        assert done.returncode == 0, f"{level}, {others}: {done.stdout[-4000:]}"
+# A processor without a level has the one below instead.
+LEVELS = (*(pytest.param(level, marks=NIGHTLY) for level in ("baseline", "v3")), "v4")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_ways_that_the_processor_does_not_choose(level: str):
+    automatic = made(without() | {LEVEL: level})
+    others = {name: "10"[int(way)] for name, way in automatic.items() if name != LEVEL}
+    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    files = ("native/test_level.py", "ops/test_values.py", "ops/test_autograd.py")
+    tests = (str(TESTS / file) for file in files)
+    chosen = ("-k", "asked_for or (as_good_as_eager and (linear or attention))")
+    done = subprocess.run(
+        [*command, *tests, *chosen],
+        capture_output=True,
+        text=True,
+        env=without() | {LEVEL: level} | others,
+        check=False,
+    )
+    assert done.returncode == 0, f"{others}: {done.stdout[-4000:]}"
 
 
 @pytest.mark.parametrize("name", [LEVEL, "FUSEWHEEL_CPU_ROWS_IN_TURN"])

@@ -13,6 +13,7 @@ import pytest
 import torch
 from fusewheel import ops
 from fusewheel.dispatch.operator import Operator
+from nightly import NIGHTLY
 from oracle import DTYPES
 
 
@@ -67,7 +68,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "operator" in metafunc.fixturenames:
         declared = declared_by(metafunc.config.getoption("--operator"))
-        metafunc.parametrize("operator", declared, ids=[o.name for o in declared])
+        at_night = metafunc.definition.get_closest_marker("backward_at_night") is not None
+        metafunc.parametrize(
+            "operator",
+            [
+                pytest.param(
+                    o,
+                    id=o.name,
+                    marks=NIGHTLY if at_night and o.name.endswith("_backward") else (),
+                )
+                for o in declared
+            ],
+        )
     if "dtype" in metafunc.fixturenames:
         metafunc.parametrize("dtype", DTYPES, ids=[str(d).removeprefix("torch.") for d in DTYPES])
 

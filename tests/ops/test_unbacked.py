@@ -117,6 +117,7 @@ def test_export(operator: Operator, how: str):
             assert_same(exported(chosen, tensors), program(chosen, tensors))
 
 
+@pytest.mark.backward_at_night
 def test_compiled_with_gradients(operator: Operator):
     """Two dimensions are cut; `test_export` cuts all of them."""
     for arguments, dims in islice(cuts(operator, Make(requires_grad=True, seed=41), most=1), 2):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import fusewheel
 import pytest
+from nightly import NIGHTLY
 
 pytestmark = pytest.mark.matrix
 
@@ -103,7 +104,9 @@ def test_brings_its_kernels_and_leaves_without_a_trace(environment, extra, cuda)
     assert environment.files() == before
 
 
-@pytest.mark.parametrize("torch", ["2.11.0", "2.12.0+cpu", "2.12.0+cu130"])
+@pytest.mark.parametrize(
+    "torch", [pytest.param("2.11.0", marks=NIGHTLY), "2.12.0+cpu", "2.12.0+cu130"]
+)
 def test_torch_that_is_there_stays(environment, torch):
     assert environment.install(f"torch=={torch}")
     assert environment.install("fusewheel[cuda]"), environment.output
