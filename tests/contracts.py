@@ -12,6 +12,7 @@ import torch
 from fusewheel.ops._rows import compute_dtype
 from fusewheel.ops.attention import _attention_formula as formula
 from fusewheel.ops.attention._varlen_formula import sequences_of
+from fusewheel.ops.linear._blocks import decode_blocks
 from fusewheel.ops.linear._quantized import INT4_BLOCK, decode_int4, decode_int8
 from torch import Tensor
 
@@ -71,6 +72,28 @@ def linear_int4(
     if dynamic or x.dtype.itemsize != 2 or x.numel() != x.shape[-1]:
         return allowed
     return allowed + rounded_blocks(x) @ weight.abs().T
+
+
+def linear_blocks(x: Tensor, blocks: Tensor, kind: int, bias: Tensor | None) -> Tensor:
+    """As a layer with the decoded weight, beside what the activations of a single row may err.
+
+    docs/quantization.md, "What is rounded": as beside 4-bit weights, but 256 neighbouring
+    activations share a step.
+    """
+    weight = decode_blocks(blocks, kind, torch.float64)
+    allowed = before_bias(x, weight, bias)
+    if x.dtype == torch.float64 or x.numel() != x.shape[-1] or not x.isfinite().all():
+        return allowed
+    padded = torch.nn.functional.pad(x.double(), (0, -x.shape[-1] % 256))
+    groups = padded.unflatten(-1, (-1, 256)).abs()
+    largest = groups.amax(-1, keepdim=True)
+    # Of a last group that is not whole, the mean is that of what it has.
+    counts = torch.ones_like(padded)
+    counts[..., x.shape[-1] :] = 0
+    mean = groups.sum(-1, keepdim=True) / counts.unflatten(-1, (-1, 256)).sum(-1, keepdim=True)
+    fine = x.dtype == torch.float32 or bool((largest > 16.1 * mean).any())
+    errors = (largest / (4e6 if fine else 64e3)).expand_as(groups).flatten(-2)
+    return allowed + errors[..., : x.shape[-1]] @ weight.abs().T
 
 
 def attention_gradients(
@@ -166,5 +189,6 @@ CONTRACTS: dict[str, Contract] = {
     "linear": before_bias,
     "linear_int8": linear_int8,
     "linear_int4": linear_int4,
+    "linear_blocks": linear_blocks,
 }
 """By operator."""

@@ -3,7 +3,8 @@
 
 #include <fusewheel/linear/linear_args.h>
 
-#include "simd/vec.h"
+#include "blocks.h"
+#include "codes.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
@@ -36,54 +37,6 @@ FUSEWHEEL_INLINE void widen_all(Dtype dtype, const void* from, int64_t begin, in
       }
     }
   });
-}
-
-typedef int8_t Codes8 __attribute__((vector_size(kLanes<float>)));
-typedef uint8_t Nibbles8 __attribute__((vector_size(kLanes<float>)));
-
-// One vector of codes as floats.
-FUSEWHEEL_INLINE Vec<float> from_codes(Integers codes) {
-  return __builtin_convertvector(codes, Vec<float>);
-}
-#if defined(__aarch64__)
-// Four bytes, and something beside them.
-FUSEWHEEL_INLINE uint32x2_t load_four(const void* from) {
-  uint32_t four;
-  __builtin_memcpy(&four, from, sizeof(four));
-  return vdup_n_u32(four);
-}
-#endif
-FUSEWHEEL_INLINE Integers load_codes(const int8_t* from) {
-#if defined(__AVX512F__)
-  return bit_cast<Integers>(
-      _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
-#elif defined(__AVX2__)
-  return bit_cast<Integers>(
-      _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
-#elif defined(__aarch64__)
-  const int16x8_t wide = vmovl_s8(vreinterpret_s8_u32(load_four(from)));
-  return bit_cast<Integers>(vmovl_s16(vget_low_s16(wide)));
-#else
-  Codes8 codes;
-  __builtin_memcpy(&codes, from, sizeof(codes));
-  return __builtin_convertvector(codes, Integers);
-#endif
-}
-FUSEWHEEL_INLINE Integers load_codes(const uint8_t* from) {
-#if defined(__AVX512F__)
-  return bit_cast<Integers>(
-      _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
-#elif defined(__AVX2__)
-  return bit_cast<Integers>(
-      _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
-#elif defined(__aarch64__)
-  const uint16x8_t wide = vmovl_u8(vreinterpret_u8_u32(load_four(from)));
-  return bit_cast<Integers>(vmovl_u16(vget_low_u16(wide)));
-#else
-  Nibbles8 codes;
-  __builtin_memcpy(&codes, from, sizeof(codes));
-  return __builtin_convertvector(codes, Integers);
-#endif
 }
 
 FUSEWHEEL_INLINE void decode_int8(const LinearWeight& weight, int64_t row, int64_t begin,
@@ -126,8 +79,8 @@ FUSEWHEEL_INLINE void decode_int4(const LinearWeight& weight, int64_t row, int64
   }
 }
 
-// Elements [begin, begin + count) of a row, at most kStretch of them. Of 4-bit codes both are
-// multiples of a block.
+// Elements [begin, begin + count) of a row, at most kStretch of them. Of 4-bit codes and of blocks both
+// are multiples of 32.
 FUSEWHEEL_INLINE void decode(const LinearWeight& weight, int64_t row, int64_t begin, int64_t count,
                              float* to) {
   switch (weight.kind) {
@@ -135,6 +88,7 @@ FUSEWHEEL_INLINE void decode(const LinearWeight& weight, int64_t row, int64_t be
       return widen_all(weight.dtype, weight.data, row * weight.stride + begin, count, to);
     case WeightKind::kInt8: return decode_int8(weight, row, begin, count, to);
     case WeightKind::kInt4: return decode_int4(weight, row, begin, count, to);
+    case WeightKind::kBlocks: return decode_blocks(weight, row, begin, count, to);
   }
 }
 
@@ -143,6 +97,11 @@ FUSEWHEEL_INLINE void decode(const LinearWeight& weight, int64_t row, int64_t be
                              double* to) {
   if (weight.kind == WeightKind::kFloating) {
     return widen_all(weight.dtype, weight.data, row * weight.stride + begin, count, to);
+  }
+  if (weight.kind == WeightKind::kBlocks) {
+    float narrow[kStretch];
+    decode_blocks(weight, row, begin, count, narrow);
+    return widen_all(Dtype::kFloat32, narrow, 0, count, to);
   }
   for (int64_t i = 0; i < count; ++i) {
     const int64_t k = begin + i;

@@ -1,7 +1,7 @@
 // One row of a, as in generating text: which of the streaming products a weight takes.
 #pragma once
 
-#include "digits.h"
+#include "block_digits.h"
 #include "matmul.h"
 #include "streams.h"
 
@@ -13,6 +13,8 @@ struct OneRow {
   float* zeros;
 #if defined(__AVX2__)
   DigitRow digits;
+  BlockDigits* block_digits;
+  int block_planes;
 #endif
 };
 
@@ -32,6 +34,11 @@ FUSEWHEEL_INLINE int64_t one_row_scratch(const LinearWeight& weight, float* memo
     return used;
   }
 #if defined(__AVX2__)
+  if (weight.kind == WeightKind::kBlocks) {
+    const int64_t floats = static_cast<int64_t>(sizeof(BlockDigits) / sizeof(float));
+    one.block_digits = reinterpret_cast<BlockDigits*>(take(block_supers(weight.columns) * floats));
+    return used;
+  }
   const int64_t padded = padded_blocks(weight);
   one.scales = take(padded * kStreams);
   one.zeros = take(padded * kStreams);
@@ -42,15 +49,37 @@ FUSEWHEEL_INLINE int64_t one_row_scratch(const LinearWeight& weight, float* memo
   return used;
 }
 
+#if defined(__AVX2__)
+FUSEWHEEL_INLINE bool prepare_block_row(const LinearWeight& weight, const float* a, Dtype dtype,
+                                        OneRow& one) {
+  if (!has_small_codes(weight.blocks.kind)) {
+    return false;
+  }
+  one.block_planes = block_digits_for(a, weight.columns, dtype);
+  if (one.block_planes == 0) {
+    return false;
+  }
+  for (int64_t i = 0; i < block_supers(weight.columns); ++i) {
+    const int64_t left = weight.columns - i * kSuperWeights;
+    to_block_digits(a + i * kSuperWeights, left < kSuperWeights ? left : kSuperWeights,
+                    one.block_planes, one.block_digits[i]);
+  }
+  return true;
+}
+#endif
+
 // False where this weight and this row have no such product.
 FUSEWHEEL_INLINE bool prepare_one_row([[maybe_unused]] const MatmulArgs& args,
                                       [[maybe_unused]] OneRow& one) {
   const LinearWeight& weight = args.weight;
-  if (weight.kind != WeightKind::kInt4) {
+  if (weight.kind == WeightKind::kFloating || weight.kind == WeightKind::kInt8) {
     return true;
   }
 #if defined(__AVX2__)
   const float* a = static_cast<const float*>(args.a);
+  if (weight.kind == WeightKind::kBlocks) {
+    return prepare_block_row(weight, a, args.dtype, one);
+  }
   const int64_t blocks = weight.columns / kInt4Block;
   one.digits.planes = args.dynamic ? 1 : digits_for(a, blocks, args.dtype);
   if (one.digits.planes == 0) {
@@ -67,6 +96,11 @@ FUSEWHEEL_INLINE bool prepare_one_row([[maybe_unused]] const MatmulArgs& args,
 FUSEWHEEL_INLINE void one_row(const MatmulArgs& args, int64_t begin, int64_t count,
                               const OneRow& one, float* out) {
   const LinearWeight& weight = args.weight;
+#if defined(__AVX2__)
+  if (weight.kind == WeightKind::kBlocks) {
+    return dot_blocks(weight, begin, count, one.block_digits, one.block_planes, out);
+  }
+#endif
   const float* a = static_cast<const float*>(args.a);
   const int64_t groups = weight.groups;
   const bool in_turn = choices().rows_in_turn && weight.kind != WeightKind::kInt4;
@@ -89,6 +123,7 @@ FUSEWHEEL_INLINE void one_row(const MatmulArgs& args, int64_t begin, int64_t cou
         dot_digits<rows>(weight, first, one.digits, one.scales, one.zeros, out + row);
 #endif
         return;
+      case WeightKind::kBlocks: return;
     }
   });
 }

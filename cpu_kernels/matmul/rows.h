@@ -99,6 +99,11 @@ FUSEWHEEL_INLINE void dot_columns(int64_t live, Arguments... arguments) {
 // Asks for the cache lines of elements [k, k + count) of a row of the weight.
 FUSEWHEEL_INLINE void prefetch_row(const LinearWeight& weight, int64_t row, int64_t k,
                                    int64_t count) {
+  if (weight.kind == WeightKind::kBlocks) {
+    const BlockFormat& format = weight.blocks;
+    return prefetch(weight.data, row * weight.stride + k / format.weights * format.bytes,
+                    (count + format.weights - 1) / format.weights * format.bytes);
+  }
   const int64_t eighths = weight.kind == WeightKind::kInt4   ? 4
                           : weight.kind == WeightKind::kInt8 ? 8
                           : weight.dtype == Dtype::kFloat32  ? 32

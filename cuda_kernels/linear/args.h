@@ -48,6 +48,8 @@ void linear_int8_dequantise_launch(const LinearWeight&, const Panel&, Stream);
 void linear_int4_launch(const LinearArgs&, Stream);
 void linear_int4_dequantise_launch(const LinearWeight&, const Panel&, Stream);
 
+void linear_blocks_dequantise_launch(const LinearWeight&, const Panel&, Stream);
+
 // For both kinds of codes.
 void round_launch(const RoundArgs&, Stream);
 

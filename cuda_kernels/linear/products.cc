@@ -74,8 +74,11 @@ struct Panels {
 };
 
 void decode(const LinearWeight& weight, const Panel& panel, Stream stream) {
-  const bool is_int8 = weight.kind == WeightKind::kInt8;
-  (is_int8 ? linear_int8_dequantise_launch : linear_int4_dequantise_launch)(weight, panel, stream);
+  switch (weight.kind) {
+    case WeightKind::kInt8: return linear_int8_dequantise_launch(weight, panel, stream);
+    case WeightKind::kInt4: return linear_int4_dequantise_launch(weight, panel, stream);
+    default: return linear_blocks_dequantise_launch(weight, panel, stream);
+  }
 }
 
 // y = x * transposed weight + bias, a panel of rows of the weight after another.
@@ -125,7 +128,7 @@ void multiply_codes(Linear& call, int64_t rounded_by, Stream stream) {
   if (rounded_by > 0 && call.x.size > 0 && call.y.scalar_type() != ScalarType::Double) {
     call.x = rounded(call.x, rounded_by, stream);
   }
-  if (call.x.count > kFewRows) {
+  if (call.x.count > kFewRows || call.weight.weight.kind == WeightKind::kBlocks) {
     return multiply_panels(call, stream);
   }
   const bool is_int8 = call.weight.weight.kind == WeightKind::kInt8;

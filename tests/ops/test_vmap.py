@@ -37,6 +37,8 @@ ROWS = {
     "layer_norm": (0,),
     "linear": (0,),
     "linear_backward_x": (0,),
+    "linear_blocks": (0,),
+    "linear_blocks_backward": (0,),
     "linear_int4": (0,),
     "linear_int4_backward": (0,),
     "linear_int8": (0,),

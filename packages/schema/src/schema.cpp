@@ -89,6 +89,8 @@ constexpr const char* kSchemas[] = {
     " Tensor? bias, bool dynamic) -> Tensor",
     "linear_int4_backward(Tensor grad, Tensor qweight, Tensor scales, Tensor zeros, int group_size)"
     " -> Tensor",
+    "linear_blocks(Tensor x, Tensor blocks, int kind, Tensor? bias) -> Tensor",
+    "linear_blocks_backward(Tensor grad, Tensor blocks, int kind) -> Tensor",
 };
 
 // STABLE_TORCH_LIBRARY ignores the error of a second definition and then uses an uninitialised

@@ -110,7 +110,42 @@ struct CheckedWeight {
     return out;
   }
 
+  // [out features, blocks of a row, bytes of a block]
+  static CheckedWeight stored_blocks(const char* op, Argument blocks, int64_t kind, Argument x) {
+    check_same_device(op, blocks, x);
+    check_code_dtype(op, blocks, ScalarType::Byte);
+    const BlockFormat format = checked_format(op, kind);
+    const auto sizes = blocks.tensor.sizes();
+    if (sizes.size() != 3 || sizes[2] != format.bytes) {
+      fail(op, std::string(blocks.name) + " must have shape [out features, blocks, " +
+                   std::to_string(format.bytes) + "] for " + format.name + ", got " +
+                   describe(sizes));
+    }
+    CheckedWeight out;
+    out.weight = {};
+    out.weight.kind = WeightKind::kBlocks;
+    out.weight.blocks = format;
+    out.weight.rows = sizes[0];
+    out.weight.columns = sizes[1] * format.weights;
+    const auto strides = blocks.tensor.strides();
+    const bool rows_are_whole =
+        strides[2] == 1 && (sizes[1] <= 1 || strides[1] == int64_t{format.bytes});
+    out.data = rows_are_whole ? blocks.tensor : as_contiguous(blocks.tensor);
+    out.weight.data = out.data.const_data_ptr();
+    out.weight.stride = out.data.strides()[0];
+    return out;
+  }
+
  private:
+  static BlockFormat checked_format(const char* op, int64_t kind) {
+    for (const BlockFormat& format : kBlockFormats) {
+      if (static_cast<int64_t>(format.kind) == kind) {
+        return format;
+      }
+    }
+    fail(op, "kind must be the number of a block format, got " + std::to_string(kind));
+  }
+
   void take(WeightKind kind, const Tensor& tensor) {
     const RowMatrix rows = rows_of(tensor);
     data = rows.tensor;

@@ -5,13 +5,15 @@
 //   int4   w[n][k] = code[n][k] * scale[n][k / group] + zero[n][k / group], codes 0 to 15, two a byte:
 //          byte j of each 32 elements holds element j in its low half and element 16 + j in its high
 //          half (the order of GGUF's 4-bit blocks)
+//   blocks w[n][k] as block_formats.h says, its scales beside its codes
 #pragma once
 
 #include <fusewheel/geometry.h>
+#include <fusewheel/linear/block_formats.h>
 
 namespace fusewheel {
 
-enum class WeightKind : int32_t { kFloating, kInt8, kInt4 };
+enum class WeightKind : int32_t { kFloating, kInt8, kInt4, kBlocks };
 
 // Codes of one byte of 4-bit weights lie half of this apart.
 constexpr int64_t kInt4Block = 32;
@@ -28,6 +30,7 @@ struct LinearWeight {
   const void* zeros;   // likewise, int4 only
   int64_t groups;
   int64_t group_size;
+  BlockFormat blocks = {};  // of a weight in blocks
 };
 
 }  // namespace fusewheel
