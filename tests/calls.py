@@ -45,3 +45,7 @@ def differentiable(operator: Operator, arguments: tuple[Any, ...]) -> list[int]:
         and (operator.in_place or i != operator.mutates)
         and a.is_floating_point()
     ]
+
+
+WORDS = {"kind": "Q4_0"}
+"""What public functions take by name, without a default, and operators by number."""

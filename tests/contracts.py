@@ -179,7 +179,15 @@ def attention_varlen_gradients(
     return allowed
 
 
+def linear_blocks_backward_gradients(
+    grad: Tensor, blocks: Tensor, kind: int, seed: Tensor
+) -> dict[int, Tensor]:
+    """The gradient of a backward is a forward: `linear_blocks` of what comes back."""
+    return {0: linear_blocks(seed, blocks, kind, None)}
+
+
 GRADIENT_CONTRACTS: dict[str, GradientContract] = {
+    "linear_blocks_backward": linear_blocks_backward_gradients,
     "attention": attention_gradients,
     "attention_varlen": attention_varlen_gradients,
 }

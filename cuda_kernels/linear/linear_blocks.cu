@@ -4,7 +4,7 @@
 #include "common/divide.h"
 #include "common/launch.h"
 
-#define FUSEWHEEL_DECODER __host__ __device__ inline
+#define FUSEWHEEL_DECODER __device__ inline
 #include <fusewheel/linear/block_decode.h>
 
 namespace fusewheel {

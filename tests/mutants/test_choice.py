@@ -89,7 +89,11 @@ def test_operators_are_tested_by_name_and_of_each_family_one():
         (["rope", "lanes"], "cpu_kernels/simd/lanes.h", ["rope"]),
         (["attention_backward"], "cpu_kernels/attention/attention_backward.cpp", ["attention"]),
         (["gelu_mul_vectors"], "cpu_kernels/activation/gelu_mul_vectors.cpp", ["gelu_mul"]),
-        (["products"], "cuda_kernels/linear/products.cc", ["linear", "linear_int4", "linear_int8"]),
+        (
+            ["products"],
+            "cuda_kernels/linear/products.cc",
+            ["linear", "linear_blocks", "linear_int4", "linear_int8"],
+        ),
         (["processor"], "cpu_kernels/processor.cc", []),
     ],
 )

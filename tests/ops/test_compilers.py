@@ -6,6 +6,7 @@ import inspect
 
 import pytest
 import torch
+from calls import WORDS
 from fusewheel.dispatch.operator import Make, Operator
 from torch import Tensor
 
@@ -32,7 +33,8 @@ def test_public_functions_script(operator: Operator):
     scripted = torch.jit.script(operator.function)
     # Up to the first that the public function takes by name and the operator by number.
     words = [p.annotation == "str" for p in parameters] + [True]
-    given = arguments[: words.index(True)]
+    given = list(arguments[: words.index(True)])
+    given += [WORDS[p.name] for p in parameters if p.name in WORDS]
     copies = [a.clone() if isinstance(a, Tensor) else a for a in given]
     torch.testing.assert_close(scripted(*given), operator.function(*copies))
 

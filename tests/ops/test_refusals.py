@@ -10,6 +10,7 @@ from typing import Any
 import fusewheel
 import pytest
 import torch
+from calls import WORDS
 from fusewheel import ops
 from fusewheel.dispatch.operator import Make, Operator
 from torch import Tensor
@@ -78,7 +79,7 @@ def arguments_of(name: str) -> dict[str, Any]:
     found = {a.name: value for a, value in zip(schema, sample, strict=False)}
     empty = inspect.Parameter.empty
     return {
-        name: value
+        name: WORDS.get(name, value)
         for name, value in found.items()
         if name in parameters and (isinstance(value, Tensor) or parameters[name].default is empty)
     }

@@ -11,7 +11,7 @@ import pytest
 import torch
 from contracts import linear_blocks
 from fusewheel.dispatch.operator import Make
-from fusewheel.ops.linear._blocks import FORMATS, FP4, NF4, decode_blocks
+from fusewheel.ops.linear._blocks import FORMATS, FP4, NF4, decode_blocks, kind_number
 from fusewheel.ops.linear.linear_blocks import random_blocks
 from fuzz.draw import Draw
 from gguf import GGMLQuantizationType as Kind
@@ -129,6 +129,7 @@ def test_the_tables_of_kernels_and_of_the_front_are_the_same():
     for kind, name, weights, size in rows:
         format = FORMATS[name]
         assert kind == name
+        assert kind_number("", name) == format.number
         assert (numbers[kind], int(weights), int(size)) == (
             format.number,
             format.weights,
@@ -220,7 +221,7 @@ def test_second_derivatives():
 
 
 def test_an_unknown_kind_is_refused():
-    with pytest.raises(ValueError, match="linear_blocks: kind must be one of Q4_0, .*got 'Q9'"):
+    with pytest.raises(ValueError, match=r"linear_blocks: kind must be one of 'Q4_0', .*got 'Q9'"):
         fusewheel.linear_blocks(torch.ones(1, 32), torch.zeros(1, 1, 18, dtype=torch.uint8), "Q9")
 
 

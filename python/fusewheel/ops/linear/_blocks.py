@@ -28,14 +28,20 @@ FP4 = (*_FP4, 0.0, *(-number for number in _FP4[1:]))
 """What the codes of 4-bit formats with a table stand for, before their scale."""
 
 
+def _copy(part: Tensor) -> Tensor:
+    # Not contiguous(), which leaves an empty tensor its strides. Views of another dtype ask for
+    # dense memory.
+    return part.clone(memory_format=torch.contiguous_format)
+
+
 def _half(blocks: Tensor, at: int) -> Tensor:
     """The float16 number at byte `at` of each block, `[..., 1]` in float32."""
-    return blocks[..., at : at + 2].contiguous().view(torch.float16).float()
+    return _copy(blocks[..., at : at + 2]).view(torch.float16).float()
 
 
 def _single(blocks: Tensor) -> Tensor:
     """Likewise the float32 number at the start of each block."""
-    return blocks[..., :4].contiguous().view(torch.float32)
+    return _copy(blocks[..., :4]).view(torch.float32)
 
 
 def _power(blocks: Tensor) -> Tensor:
@@ -161,7 +167,7 @@ def _fp4(blocks: Tensor) -> Tensor:
 
 
 def _fp8(blocks: Tensor) -> Tensor:
-    codes = blocks[..., 4:].contiguous()
+    codes = _copy(blocks[..., 4:])
     return _single(blocks) * codes.view(torch.float8_e4m3fn).float()
 
 
@@ -216,15 +222,33 @@ def format_of(op: str, kind: int) -> BlockFormat:
     return _BY_NUMBER[kind]
 
 
-def named_format(what: str, kind: str) -> BlockFormat:
-    """The format with this name.
+def kind_number(what: str, kind: str) -> int:
+    """The number of the format with this name. TorchScript compiles it, so it names all again.
 
     Raises:
         ValueError: there is none; the message begins with `what`.
     """
-    if kind not in FORMATS:
-        raise ValueError(f"{what}: kind must be one of {', '.join(FORMATS)}, got {kind!r}")
-    return FORMATS[kind]
+    numbers = {
+        "Q4_0": 2,
+        "Q4_1": 3,
+        "Q5_0": 6,
+        "Q5_1": 7,
+        "Q8_0": 8,
+        "Q2_K": 10,
+        "Q3_K": 11,
+        "Q4_K": 12,
+        "Q5_K": 13,
+        "Q6_K": 14,
+        "IQ4_NL": 20,
+        "MXFP4": 39,
+        "NF4": 1000,
+        "FP4": 1001,
+        "FP8": 1002,
+    }
+    if kind not in numbers:
+        known = "', '".join(list(numbers.keys()))
+        raise ValueError(f"{what}: kind must be one of '{known}', got '{kind}'")
+    return numbers[kind]
 
 
 def decode_blocks(blocks: Tensor, kind: int, dtype: torch.dtype) -> Tensor:

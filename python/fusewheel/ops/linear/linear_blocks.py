@@ -18,7 +18,7 @@ from fusewheel.ops.linear._blocks import (
     check_blocks,
     decode_blocks,
     format_of,
-    named_format,
+    kind_number,
 )
 from fusewheel.ops.linear._quantized import SIZES, apply_backward, apply_linear, bias_gradient
 
@@ -61,7 +61,7 @@ def linear_blocks(x: Tensor, blocks: Tensor, kind: str, bias: Tensor | None = No
         ValueError: `kind` is not one of the above.
         RuntimeError: a dtype, shape or device is not as above, or a tensor is sparse.
     """
-    number = named_format("linear_blocks", kind).number
+    number = kind_number("linear_blocks", kind)
     y: Tensor = torch.ops.fusewheel.linear_blocks(x, blocks, number, bias)
     return y
 
@@ -91,6 +91,10 @@ def _backward(
     return grad_x, None, None, grad_bias
 
 
+# Of each scale, for weights around 0. Q4_1 and Q5_1 add it, K-quants take it off.
+_MINIMUM = {"Q4_1": -8.0, "Q5_1": -16.0, "Q2_K": 1.5, "Q4_K": 8.0, "Q5_K": 16.0}
+
+
 def random_blocks(make: Make, name: str, rows: int, count: int) -> Tensor:
     """Random blocks `[rows, count, bytes]`: every code, and scales as in a trained layer."""
     format = FORMATS[name]
@@ -105,9 +109,7 @@ def random_blocks(make: Make, name: str, rows: int, count: int) -> Tensor:
     scale = torch.rand(shape[:2], generator=generator) * 0.02 + 0.01
     # Sub-blocks of K-quants multiply it by numbers up to 63.
     scale = scale / 32 if format.weights == 256 else scale
-    for i, at in enumerate(format.halves):
-        # The minimum of Q4_1 and Q5_1 is a weight, that of K-quants is taken off.
-        factor = 1 if i == 0 or format.weights == 256 else -8
+    for at, factor in zip(format.halves, (1.0, _MINIMUM.get(name, 0.0)), strict=False):
         write(at, (factor * scale).half())
     for at in format.singles:
         write(at, scale)
@@ -125,9 +127,12 @@ def _weight(make: Make, name: str, rows: int, count: int) -> tuple[Tensor, int]:
 
 def _samples(make: Make) -> Iterator[Arguments]:
     for i, (name, format) in enumerate(FORMATS.items()):
-        columns = 512 // format.weights * format.weights
-        weight = _weight(make, name, 33, columns // format.weights)
-        yield make(1, columns), *weight, make(33) if i % 2 else None
+        yield (
+            make(3, 256),
+            *_weight(make, name, 33, 256 // format.weights),
+            make(33) if i % 2 else None,
+        )
+    yield make(1, 512), *_weight(make, "Q4_K", 3, 2), make(3)
     yield make(255, 96), *_weight(make, "Q4_1", 123, 3), make(123)
     yield make(2, 3, 512), *_weight(make, "Q4_K", 107, 2), None
     yield make.strided(5, 64), *_weight(make, "NF4", 33, 1), make.strided(33)
@@ -135,7 +140,7 @@ def _samples(make: Make) -> Iterator[Arguments]:
     yield make(0, 64), *_weight(make, "Q5_0", 5, 2), make(5)
     yield make(2, 0), *_weight(make, "Q5_0", 5, 0), make(5)
     yield make(1, 32), *_weight(make, "MXFP4", 3, 1), None
-    yield make(32), *_weight(make, "IQ4_NL", 1, 1), None
+    yield make(32), *_weight(make, "IQ4_NL", 2, 1), None
     blocks, kind = _weight(make, "Q6_K", 9, 2)
     yield make.transposed(3, 256), blocks[::2, 1:], kind, make(5)
 

@@ -231,9 +231,9 @@ struct BlockDecoder {
   }
 };
 
-// Calls function(BlockDecoder<kind>{}).
+// Calls function(BlockDecoder<kind>{}), on the host.
 template <typename Function>
-FUSEWHEEL_DECODER void for_block_kind(BlockKind kind, Function function) {
+inline __attribute__((always_inline)) void for_block_kind(BlockKind kind, Function function) {
   switch (kind) {
     case BlockKind::kQ4_0: return function(BlockDecoder<BlockKind::kQ4_0>{});
     case BlockKind::kQ4_1: return function(BlockDecoder<BlockKind::kQ4_1>{});
