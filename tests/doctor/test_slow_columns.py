@@ -70,6 +70,7 @@ def test_many_elements(monkeypatch: pytest.MonkeyPatch):
         (aten.add_.Tensor, rows, torch.ones(4)),
         (aten.embedding.default, rows, torch.tensor([2, 0])),
         (in_float32, rows, rows, rows),
+        (aten.frexp.Tensor, rows / 25 + 0.5),  # all exponents are 0
     ):
         assert told("huge", op, *arguments).status is Status.WORKS, op
     for op, *arguments, reason in (
