@@ -45,7 +45,7 @@ class Tiles {
   FUSEWHEEL_AMX_INLINE Tiles() {
     struct alignas(64) {
       uint8_t palette = 1;
-      uint8_t start = 0;
+      uint8_t start = {};
       uint8_t reserved[14] = {};
       uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
       uint8_t rows[16] = {kTile, kTile, kTile, kTile, kTile, kTile, kTile, kTile};
