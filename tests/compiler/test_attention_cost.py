@@ -15,7 +15,7 @@ from fusewheel.compiler.patterns.attention import PATTERN
 
 FULL, HALF, BRAIN = torch.float32, torch.float16, torch.bfloat16
 ALL, CAUSAL, WINDOW = (-1, -1), (-1, 0), (256, 0)
-TOKENS = (2, 63, 64, 65, 255, 256, 257, 511, 512, 513, 2047, 2048, 4096)
+TOKENS = (2, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513, 2047, 2048, 4096)
 Pays = Callable[[int], bool]
 
 
@@ -23,49 +23,51 @@ def never(n: int) -> bool:
     return False
 
 
-def short(n: int) -> bool:
-    return 64 <= n <= 256
-
-
 def from_(least: int) -> Pays:
     return lambda n: n >= least
 
 
-# Window, whether a mask is read, dtype, AVX-512, where it pays without a gradient, and with one.
-TABLE: list[tuple[tuple[int, int], bool, torch.dtype, bool, Pays, Pays]] = [
-    (CAUSAL, False, FULL, True, from_(512), from_(512)),
-    (CAUSAL, False, FULL, False, from_(512), from_(512)),
-    (WINDOW, False, FULL, True, from_(512), from_(512)),
-    (CAUSAL, False, HALF, True, from_(512), from_(64)),
-    (WINDOW, False, HALF, False, from_(512), from_(64)),
-    (CAUSAL, False, BRAIN, False, from_(512), from_(64)),
-    (CAUSAL, False, BRAIN, True, never, short),
+AVX2, AVX512, AMX = (False, False), (True, False), (True, True)
+# Window, whether a mask is read, dtype, AVX-512 and AMX, where it pays without a gradient, and with
+# one.
+TABLE: list[tuple[tuple[int, int], bool, torch.dtype, tuple[bool, bool], Pays, Pays]] = [
+    (CAUSAL, False, FULL, AMX, from_(128), from_(128)),
+    (CAUSAL, False, FULL, AVX2, from_(128), from_(128)),
+    (WINDOW, False, FULL, AVX512, from_(128), from_(128)),
+    (CAUSAL, False, HALF, AVX512, from_(128), from_(64)),
+    (WINDOW, False, HALF, AVX2, from_(128), from_(64)),
+    (CAUSAL, False, BRAIN, AVX2, from_(128), from_(64)),
+    (CAUSAL, False, BRAIN, AMX, from_(128), from_(64)),
+    (WINDOW, False, BRAIN, AMX, from_(128), from_(64)),
+    (CAUSAL, False, BRAIN, AVX512, never, from_(64)),
     # 257 keys are an eighth of 2056.
-    (WINDOW, False, BRAIN, True, from_(2056), from_(64)),
-    ((100, -1), False, BRAIN, True, never, from_(64)),
-    (ALL, False, FULL, True, never, never),
-    (ALL, False, HALF, True, never, from_(64)),
-    (ALL, False, BRAIN, False, never, from_(64)),
-    (ALL, False, BRAIN, True, never, short),
-    (CAUSAL, True, FULL, True, never, never),
-    (ALL, True, HALF, True, never, short),
-    (CAUSAL, True, HALF, False, never, from_(64)),
-    (WINDOW, True, BRAIN, True, never, short),
-    (ALL, True, BRAIN, False, never, from_(64)),
+    (WINDOW, False, BRAIN, AVX512, from_(2056), from_(64)),
+    ((100, -1), False, BRAIN, AVX512, never, from_(64)),
+    (ALL, False, FULL, AMX, never, from_(128)),
+    (ALL, False, HALF, AVX512, from_(128), from_(64)),
+    (ALL, False, BRAIN, AVX2, from_(128), from_(64)),
+    (ALL, False, BRAIN, AVX512, never, from_(64)),
+    (ALL, False, BRAIN, AMX, from_(128), from_(64)),
+    (CAUSAL, True, FULL, AMX, never, never),
+    (ALL, True, HALF, AVX512, never, from_(64)),
+    (CAUSAL, True, HALF, AVX2, never, from_(64)),
+    (WINDOW, True, BRAIN, AMX, never, from_(64)),
+    (ALL, True, BRAIN, AVX512, never, from_(64)),
 ]
 
 
-@pytest.mark.parametrize(("window", "masked", "dtype", "avx512", "forward", "training"), TABLE)
+@pytest.mark.parametrize(("window", "masked", "dtype", "has", "forward", "training"), TABLE)
 def test_table(
     monkeypatch: pytest.MonkeyPatch,
     window: tuple[int, int],
     masked: bool,
     dtype: torch.dtype,
-    avx512: bool,
+    has: tuple[bool, bool],
     forward: Pays,
     training: Pays,
 ) -> None:
-    monkeypatch.setenv("FUSEWHEEL_COMPILER_AVX512", str(int(avx512)))
+    for name, value in zip(("AVX512", "AMX"), has, strict=True):
+        monkeypatch.setenv(f"FUSEWHEEL_COMPILER_{name}", str(int(value)))
     for trained, expected in ((False, forward), (True, training)):
         for n in TOKENS:
             options = {"training": trained, "masked": masked, "materialised": False}
@@ -109,7 +111,7 @@ def report_of(function: Any, *shapes: tuple[int, ...], **settings: Any) -> Any:
 # it is replaced at 256 tokens.
 SLOW: list[tuple[dict[str, bool], int, int, bool, bool]] = [
     ({}, 4, 8, False, False),
-    ({"is_causal": True}, 4, 8, True, False),
+    ({"is_causal": True}, 4, 8, True, True),
     ({"enable_gqa": True}, 2, 8, False, False),
     ({"enable_gqa": True}, 2, 8, True, True),  # PyTorch's kernel has no backward for groups
     ({}, 4, 16, False, True),

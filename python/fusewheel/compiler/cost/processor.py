@@ -1,8 +1,8 @@
 """What cost rules ask about the processor and about PyTorch's libraries for it.
 
 Environment variables can answer instead, so that every rule can be tried on every machine:
-``FUSEWHEEL_COMPILER_AVX512`` and ``FUSEWHEEL_COMPILER_MKL`` (0 or 1), and
-``FUSEWHEEL_COMPILER_MAKER``. They are read at every question.
+``FUSEWHEEL_COMPILER_AVX512``, ``FUSEWHEEL_COMPILER_AMX`` and ``FUSEWHEEL_COMPILER_MKL`` (0 or 1),
+and ``FUSEWHEEL_COMPILER_MAKER``. They are read at every question.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import torch
 from fusewheel.compiler.cost import overrides
 
 
-def facts() -> tuple[bool, str, bool]:
-    """All facts of this module: whether there is AVX-512, the maker, whether there is MKL.
+def facts() -> tuple[bool, bool, str, bool]:
+    """All facts of this module: whether there is AVX-512, and AMX, the maker, whether there is MKL.
 
     Raises:
         ValueError: if a variable has a value that it cannot have.
     """
-    return has_avx512(), maker(), has_mkl()
+    return has_avx512(), has_amx(), maker(), has_mkl()
 
 
 def has_avx512() -> bool:
@@ -31,6 +31,17 @@ def has_avx512() -> bool:
     if asked is not None:
         return asked
     return torch.backends.cpu.get_cpu_capability() not in ("DEFAULT", "NO AVX", "AVX2")
+
+
+def has_amx() -> bool:
+    """Whether there are tiles for products of bfloat16 (AMX). Only Linux tells."""
+    asked = overrides.flag("FUSEWHEEL_COMPILER_AMX")
+    return _has_amx() and has_avx512() if asked is None else asked
+
+
+@functools.cache
+def _has_amx() -> bool:
+    return "amx_bf16" in of_cpuinfo("flags").split()
 
 
 def has_mkl() -> bool:
