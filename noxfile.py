@@ -250,7 +250,7 @@ def sanitize(session: nox.Session) -> None:
             for name in (library, "libstdc++.so.6")
         ]
         env = {"LD_PRELOAD": " ".join(found), "FUSEWHEEL_SANITIZE": kind, **settings}
-        tests = session.posargs or ("tests/sanitized", "tests/ops", *QUICKER)
+        tests = session.posargs or ("tests/sanitized", "tests/ops", "tests/engine", *QUICKER)
         session.run("python", "-m", "pytest", *tests, env=env)
         for level, older in OLDER_LEVELS.items():
             numbers = session.posargs or VALUES

@@ -29,7 +29,7 @@ from fusewheel.errors import (
 from fusewheel._core.backends import backends
 
 # isort: split
-from fusewheel import ops
+from fusewheel import engine, ops
 from fusewheel.ops.public import *  # noqa: F403
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ __all__ = [
     "compiler",
     "distributed",
     "doctor",
+    "engine",
     "explain",
     "export",
     "inductor",

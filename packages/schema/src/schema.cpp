@@ -91,6 +91,7 @@ constexpr const char* kSchemas[] = {
     " -> Tensor",
     "linear_blocks(Tensor x, Tensor blocks, int kind, Tensor? bias) -> Tensor",
     "linear_blocks_backward(Tensor grad, Tensor blocks, int kind) -> Tensor",
+    "run(Tensor program, Tensor[] inputs, int[] outputs) -> Tensor[]",
 };
 
 // STABLE_TORCH_LIBRARY ignores the error of a second definition and then uses an uninitialised

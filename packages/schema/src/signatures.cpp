@@ -12,6 +12,11 @@ std::string& signatures() {
   return text;
 }
 
+const DirectKernel*& direct_kernels() {
+  static const DirectKernel* last = nullptr;
+  return last;
+}
+
 }  // namespace fusewheel
 
 FUSEWHEEL_EXPORT const char* fusewheel_signatures() {

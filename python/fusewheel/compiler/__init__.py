@@ -12,7 +12,14 @@ from fusewheel.compiler.entry.explain import explain
 from fusewheel.compiler.entry.export import export
 from fusewheel.compiler.ir.pattern import Builder, Context, Match, Pattern, Refuse
 from fusewheel.compiler.match.registry import register, unregister
-from fusewheel.compiler.match.report import AttentionCall, GraphBreak, Refusal, Replacement, Report
+from fusewheel.compiler.match.report import (
+    AttentionCall,
+    GraphBreak,
+    ProgramPart,
+    Refusal,
+    Replacement,
+    Report,
+)
 from fusewheel.compiler.match.rewrite import rewrite
 from fusewheel.compiler.match.switches import Disabled, disable, disabled
 
@@ -24,6 +31,7 @@ __all__ = [
     "GraphBreak",
     "Match",
     "Pattern",
+    "ProgramPart",
     "Refusal",
     "Refuse",
     "Replacement",

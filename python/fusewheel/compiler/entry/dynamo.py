@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch.fx import Graph, GraphModule
 
 from fusewheel._core.caches import name_version_in_caches
@@ -86,9 +87,19 @@ def compile_graph(
     if inner is None:
         inner = rewrite_and_choose(gm, recorder)
     else:
-        rewrite(gm, recorder=recorder, inner=inner if isinstance(inner, str) else None)
+        # The engine runs the same operators one after another.
+        name = "none" if inner == "engine" else inner
+        rewrite(gm, recorder=recorder, inner=name if isinstance(name, str) else None)
+        if inner == "engine" and (recorded or not can_lower(gm)):
+            _log.info("inner 'none': programs have no gradients and no autocast, and run on a CPU")
+            inner = "none"
     compiled = _inner(inner, mode, dict(options or {}))(gm, example_inputs)
     return compiled if recorded else _without_autograd(compiled)
+
+
+def can_lower(gm: GraphModule) -> bool:
+    """Whether parts of a graph in which nothing records a gradient can be programs."""
+    return _is_for_cpu(gm) and not torch.is_autocast_enabled("cpu")
 
 
 def _is_for_cpu(gm: GraphModule) -> bool:
@@ -152,8 +163,8 @@ def _without_autograd(compiled: Compiled) -> Compiled:
 def _inner(inner: str | Compiled, mode: str | None, options: dict[str, Any]) -> Compiled:
     if inner == "inductor":
         return _inductor(mode, options)
-    if inner == "none":
-        return _executor(mode, options)
+    if inner in ("none", "engine"):
+        return _executor(inner, mode, options)
     if isinstance(inner, str):
         name, inner = inner, backend_named(inner)
         # Backends for debugging ignore options; they only log a warning.
@@ -170,15 +181,19 @@ def _inner(inner: str | Compiled, mode: str | None, options: dict[str, Any]) -> 
     return lambda gm, example_inputs: compiler(gm, example_inputs, **given)
 
 
-def _executor(mode: str | None, options: dict[str, Any]) -> Compiled:
+def _executor(inner: str, mode: str | None, options: dict[str, Any]) -> Compiled:
     if mode not in (None, "default") or options:
         raise ValueError(
-            'inner "none" takes neither a mode nor other options, because it compiles nothing: '
+            f'inner "{inner}" takes neither a mode nor other options, because it compiles nothing: '
             f"got mode {mode!r} and options {sorted(options)}"
         )
     from fusewheel.compiler.run import execute
 
-    return lambda gm, example_inputs: execute(gm)
+    if inner == "none":
+        return lambda gm, example_inputs: execute(gm)
+    from fusewheel.compiler.lower.engine import lower
+
+    return lambda gm, example_inputs: execute(gm, lower)
 
 
 def _inductor(mode: str | None, options: dict[str, Any]) -> Compiled:

@@ -11,9 +11,12 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from fusewheel.compiler.entry.dynamo import Compiled, rewrite_and_choose
+from fusewheel.compiler.entry.dynamo import Compiled, can_lower, rewrite_and_choose
 from fusewheel.compiler.entry.export import explain_program
-from fusewheel.compiler.match.report import GraphBreak, Recorder, Report
+from fusewheel.compiler.ir.pattern import Context
+from fusewheel.compiler.ir.recording import records_gradients
+from fusewheel.compiler.lower.engine import programs_of
+from fusewheel.compiler.match.report import GraphBreak, ProgramPart, Recorder, Report
 
 _calls = itertools.count()
 
@@ -52,7 +55,10 @@ def explain(model: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Report:
 
     def capture(gm: GraphModule, example_inputs: Sequence[Any]) -> Compiled:
         _note_break(gm, breaks)
+        recorded = records_gradients(gm, example_inputs)
         rewrite_and_choose(gm, recorder)
+        if not recorded and can_lower(gm):
+            _note_programs(gm, recorder)
         run: Compiled = gm.forward
         return run
 
@@ -65,6 +71,14 @@ def explain(model: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Report:
     with _unchanged(model):
         torch.compile(call, backend=capture)(*inputs, **kwargs)
     return recorder.report(breaks)
+
+
+def _note_programs(gm: GraphModule, recorder: Recorder) -> None:
+    for part in programs_of(Context(gm.graph)):
+        begin, end = part.begin, part.end
+        recorder.program(
+            ProgramPart(part.steps, begin.source, end.source, part.reason, part.lowered, end.code)
+        )
 
 
 def _note_break(gm: GraphModule, breaks: list[GraphBreak]) -> None:

@@ -75,6 +75,27 @@ class AttentionCall:
 
 
 @dataclass(frozen=True)
+class ProgramPart:
+    """A part of a graph that runs as one program with ``options={"inner": "engine"}``.
+
+    Attributes:
+        steps: how many operators it calls.
+        source: ``path:line`` of the code that its first step comes from.
+        end: ``path:line`` of what ends it; of its last step where the graph ends.
+        reason: why it ends there, or why it is no program.
+        lowered: whether it is a program.
+        code: the text of the line that ends it.
+    """
+
+    steps: int
+    source: str
+    end: str
+    reason: str
+    lowered: bool = True
+    code: str = ""
+
+
+@dataclass(frozen=True)
 class GraphBreak:
     """A place where Dynamo had to end one graph and start another.
 
@@ -99,6 +120,7 @@ class Report(BaseReport):
         graphs: the number of graphs that the model was captured in; 1 is best.
         graph_breaks: the reasons why there is more than one graph.
         attentions: the calls of PyTorch's attention, with their masks.
+        programs: the parts that the engine would run, in order.
     """
 
     replacements: tuple[Replacement, ...] = ()
@@ -106,6 +128,7 @@ class Report(BaseReport):
     graphs: int = 0
     graph_breaks: tuple[GraphBreak, ...] = ()
     attentions: tuple[AttentionCall, ...] = ()
+    programs: tuple[ProgramPart, ...] = ()
 
     def count(self, pattern: str | None = None) -> int:
         """The number of replacements of one pattern, or of all if `pattern` is None (default)."""
@@ -127,8 +150,9 @@ class Report(BaseReport):
         """The whole report in dictionaries and lists.
 
         The keys are ``graphs``, ``replaced`` and ``bytes_saved`` (totals) and ``replacements``,
-        ``refusals``, ``attentions`` and ``graph_breaks``: lists of objects whose keys are the
-        attributes of `Replacement`, `Refusal`, `AttentionCall` and `GraphBreak`.
+        ``refusals``, ``attentions``, ``graph_breaks`` and ``programs``: lists of objects whose keys
+        are the attributes of `Replacement`, `Refusal`, `AttentionCall`, `GraphBreak` and
+        `ProgramPart`.
         """
         return super().to_dict() | {"replaced": self.count(), "bytes_saved": self.bytes_saved}
 
@@ -147,6 +171,11 @@ class Report(BaseReport):
             note = f"mask: {a.mask}; {a.shapes}"
             rows.append(("left", "attention", str(a.count), "", _short(a.source), note))
             codes.append(a.code)
+        for p in self.programs:
+            what = "program" if p.lowered else "no program"
+            note = f"ends at {_short(p.end)}: {p.reason}"
+            rows.append((what, f"{p.steps} steps", "1", "", _short(p.source), note))
+            codes.append("")
         if len(rows) == 1:
             rows = [("", "nothing was recognised", "", "", "", "")]
         for b in self.graph_breaks:
@@ -198,11 +227,16 @@ class Recorder:
     _saved: dict[tuple[str, str, Line], int | None] = field(default_factory=dict)
     _refused: Counter[tuple[str, Line, str]] = field(default_factory=Counter)
     _attentions: Counter[tuple[Line, str, str]] = field(default_factory=Counter)
+    _programs: list[ProgramPart] = field(default_factory=list)
     graphs: int = 0
 
     def attention(self, line: Line, mask: str, shapes: str) -> None:
         """Note one call of PyTorch's attention."""
         self._attentions[line, mask, shapes] += 1
+
+    def program(self, part: ProgramPart) -> None:
+        """Note a part that the engine would run."""
+        self._programs.append(part)
 
     def replaced(self, pattern: str, operator: str, line: Line, saved: int | None) -> None:
         """Note one replacement and the bytes that it saves, None if not known."""
@@ -229,4 +263,7 @@ class Recorder:
             AttentionCall(count, line.source, mask, shapes, line.code)
             for (line, mask, shapes), count in self._attentions.items()
         )
-        return Report(replacements, refusals, self.graphs, tuple(graph_breaks), attentions)
+        return Report(
+            *(replacements, refusals, self.graphs, tuple(graph_breaks), attentions),
+            programs=tuple(self._programs),
+        )

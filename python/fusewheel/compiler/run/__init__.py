@@ -7,10 +7,10 @@ input, and `codegen` writes the function.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from fusewheel.compiler.ir.pattern import Context
 from fusewheel.compiler.run.codegen import generate
@@ -21,11 +21,16 @@ from fusewheel.compiler.run.simplify import drop_dead, share, skip_copies
 _log = logging.getLogger("fusewheel.compiler")
 
 
-def execute(gm: GraphModule) -> Callable[..., Any]:
+Lower = Callable[[Context, Iterable[Node]], Any]
+
+
+def execute(gm: GraphModule, lower: Lower | None = None) -> Callable[..., Any]:
     """Turn a graph into a function of its placeholders.
 
     Args:
         gm: a rewritten graph from Dynamo; it is changed in place.
+        lower: puts programs into the graph; it is given the graph, and nodes that are constants.
+            Without it, the default, Python calls every operator.
 
     Returns:
         the function. It runs the operators of the graph in the same order, and autograd records
@@ -40,6 +45,8 @@ def execute(gm: GraphModule) -> Callable[..., Any]:
     }
     constants = fold(context)
     steps["constants"] = len(constants)
+    if lower is not None:
+        lower(context, constants)
     steps["unused"] += drop_dead(context, keep=constants)
     _log.info("executor: %s", ", ".join(f"{count} {what}" for what, count in steps.items()))
     gm.graph.lint()

@@ -1,0 +1,45 @@
+// One execution of a program.
+#pragma once
+
+#include <vector>
+
+#include "handles.h"
+#include "program.h"
+
+namespace fusewheel::engine {
+
+class Call {
+ public:
+  // Takes the inputs, checks them and computes all sizes.
+  Call(const Program& program, std::vector<Handle> inputs);
+
+  void run_steps();
+
+  // An output, of which the caller becomes the owner.
+  Handle take_output(size_t index);
+
+ private:
+  struct Layout {
+    int64_t rank;
+    int64_t sizes[64];
+    int64_t strides[64];
+    int64_t offset;
+    int64_t numel;
+  };
+
+  void compute_numbers();
+  Layout layout_of(uint32_t value) const;
+  void run_step(const Step& step);
+  void push(StableIValue& place, const Argument& argument);
+  StableIValue list_of(const Argument& argument);
+  Handle argument_of(const Use& use);
+  Handle view_of(uint32_t value);
+  void accept(uint32_t value, Handle tensor, const char* what);
+
+  const Program& program_;
+  std::vector<Handle> values_;
+  std::vector<int64_t> numbers_;
+  std::vector<StableIValue> stack_;
+};
+
+}  // namespace fusewheel::engine

@@ -1,0 +1,85 @@
+// A program as `run` executes it: read from bytes, and checked to its last number.
+//
+// The bytes, little-endian:
+//
+//   header    "FUSEWHEL", version, 0, number of bytes (64 bits), CRC-32 of all that follows, 0
+//   numbers   count, then (kind, a, b, 64-bit value) for each: numbers.h
+//   values    number of inputs, count, then for each
+//               source (0 input, 1 result of a step, 2 view), dtype (torch's number), rank,
+//               of a view: the value it shows and the number of its first element; else 0, 0
+//               the numbers of its sizes, then of its strides
+//   texts     count, then (size, characters) for each: lines of the model
+//   steps     count, then for each
+//               operator's name, overload (size, characters), number of a text, count of arguments,
+//               arguments: a letter (operators.h) and
+//                 T, O: value    L: count, values    i, N: number    I: count, numbers
+//                 f, F: 64-bit float    b: 0 or 1    d: dtype    m: 0 contiguous, 1 preserve
+//                 - (also in place of O, N, F, d, m): nothing
+//               count of results, results: value, or 0xFFFFFFFF where it is not used
+//   outputs   how many of the numbers `outputs` shows, count, values: results or views of results,
+//             no two of which share one
+//
+// Everything else is 32 bits wide. An argument of the operator, `outputs`, says the same of the
+// results, for those who cannot read the program: how many numbers, (kind, a, b, value) of each,
+// how many outputs, (dtype, rank, numbers of sizes, numbers of strides) of each.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "numbers.h"
+#include "operators.h"
+
+namespace fusewheel::engine {
+
+constexpr uint32_t kVersion = 1;
+constexpr uint32_t kUnused = 0xFFFFFFFF;
+
+enum class Source : uint32_t { kInput, kResult, kView };
+
+struct Value {
+  Source source;
+  int32_t dtype;
+  uint32_t of;      // the value that a view shows: an input or a result; else its own number
+  uint32_t offset;  // the number of a view's first element
+  std::vector<uint32_t> sizes;    // numbers
+  std::vector<uint32_t> strides;  // numbers
+};
+
+// A value as an argument. Nothing needs it after its last use.
+struct Use {
+  uint32_t value;
+  bool last;       // of the value
+  bool last_base;  // of what a view shows
+};
+
+struct Argument {
+  char letter;  // '-' for None
+  double number;
+  std::vector<Use> values;
+  std::vector<uint32_t> integers;  // numbers; a dtype, bool or memory format is itself
+};
+
+struct Step {
+  const Operator* callee;
+  uint32_t text;
+  std::vector<Argument> arguments;
+  std::vector<uint32_t> results;
+};
+
+struct Program {
+  uint32_t inputs;
+  std::vector<Number> numbers;
+  std::vector<Value> values;
+  std::vector<std::string> texts;
+  std::vector<Step> steps;
+  std::vector<uint32_t> outputs;
+  std::vector<int64_t> declared;  // what `outputs` has to say
+};
+
+// Throws std::runtime_error where the bytes are not a program that this library can run.
+std::shared_ptr<const Program> read_program(const uint8_t* bytes, size_t size);
+
+}  // namespace fusewheel::engine

@@ -1,0 +1,134 @@
+"""Puts programs into a graph, in place of the parts that they compute."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch.fx import GraphModule, Node
+
+from fusewheel.compiler.ir.pattern import Context
+from fusewheel.compiler.ir.source import Line, line_of
+from fusewheel.compiler.lower.program import Lowered, write_program
+from fusewheel.compiler.lower.regions import Region, find_regions
+from fusewheel.compiler.lower.sizes import Inexpressible
+
+# A program of one step would only take its place.
+_FEWEST = 2
+
+
+@dataclass(frozen=True)
+class ProgramReport:
+    """A part of a graph that became a program, or could have.
+
+    Attributes:
+        steps: how many operators it calls.
+        begin: the line of the model that its first step comes from.
+        end: the line of what ends it; that of its last step where the graph ends.
+        reason: why it ends there, or why it is no program.
+        lowered: whether it is a program.
+    """
+
+    steps: int
+    begin: Line
+    end: Line
+    reason: str
+    lowered: bool
+
+
+def lower(context: Context, outside: Iterable[Node] = ()) -> list[ProgramReport]:
+    """Replace parts of a graph by programs.
+
+    Args:
+        context: the graph, in which nothing records a gradient; it is changed in place.
+        outside: nodes that stay as they are; default ().
+
+    Returns:
+        what was found, in order.
+    """
+    found = list(_parts(context, outside))
+    # From the last to the first: what a region reads is named before it is replaced.
+    for region, lowered, _ in reversed(found):
+        if lowered is not None:
+            _replace(context, region, lowered)
+    return [report for _, _, report in found]
+
+
+def programs_of(context: Context) -> list[ProgramReport]:
+    """What `lower` would find in a graph."""
+    return [report for _, _, report in _parts(context, ())]
+
+
+def _parts(
+    context: Context, outside: Iterable[Node]
+) -> Iterator[tuple[Region, Lowered | None, ProgramReport]]:
+    for region in find_regions(context, set(outside)):
+        if len(region.steps) < _FEWEST:
+            continue
+        nodes = list(region.steps)
+        begin, end = line_of(nodes[0]), line_of(region.end or nodes[-1])
+        lowered, reason = None, region.reason
+        try:
+            lowered = write_program(context.graph, region)
+        except Inexpressible as error:
+            reason = str(error)
+        yield region, lowered, ProgramReport(len(nodes), begin, end, reason, lowered is not None)
+
+
+def _replace(context: Context, region: Region, lowered: Lowered) -> None:
+    graph, module = context.graph, context.graph.owning_module
+    assert module is not None
+    last = list(region.steps)[-1]
+    place = last
+
+    def add(node: Node) -> Node:
+        nonlocal place
+        place.append(node)
+        place = node
+        context.add(node, last)
+        return node
+
+    code = add(graph.get_attr(_attribute(module, "program", lowered.program.code)))
+    inputs = []
+    for given in lowered.inputs:
+        if not isinstance(given, Node):
+            number = torch.tensor(given, dtype=torch.float64)
+            given = add(graph.get_attr(_attribute(module, "number", number)))
+        inputs.append(given)
+    run = add(
+        graph.call_function(
+            torch.ops.fusewheel.run.default, (code, inputs, lowered.program.outputs)
+        )
+    )
+    run.meta["stack_trace"] = next(iter(region.steps)).meta.get("stack_trace")
+    key = "example_value" if "example_value" in last.meta else "val"
+    run.meta[key] = [node.meta.get(key) for node in lowered.outputs]
+    for index, node in enumerate(lowered.outputs):
+        item = add(graph.call_function(operator.getitem, (run, index)))
+        item.meta.update(node.meta)
+        node.replace_all_uses_with(item)
+    _clean(context, region, place)
+
+
+def _clean(context: Context, region: Region, place: Node) -> None:
+    """Erase what a program computes; views that others need follow it."""
+    members = {*region.steps, *region.items, *region.views}
+    for node in reversed([node for node in context.graph.nodes if node in members]):
+        if not node.users:
+            context.erase(node)
+    for node in reversed([node for node in context.graph.nodes if node in region.views]):
+        if region.root(node) in region:
+            place.append(node)
+
+
+def _attribute(module: GraphModule, name: str, tensor: torch.Tensor) -> str:
+    """The name of a new buffer that holds a tensor."""
+    for number in itertools.count():
+        full = f"_fusewheel_{name}_{number}"
+        if not hasattr(module, full):
+            module.register_buffer(full, tensor)
+            return full
+    raise AssertionError

@@ -1,0 +1,182 @@
+"""Which operator a node is as a step of a program, with arguments in the order of its schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.fx import Node
+
+from fusewheel._torch.overloads import OpOverload, OpOverloadPacket
+from fusewheel.compiler.ir.canonical import View, view
+from fusewheel.compiler.ir.metadata import same_sizes, tensor_of
+from fusewheel.engine import step_letters
+
+_aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Call:
+    """A step.
+
+    Attributes:
+        operator: what it calls, see `fusewheel.engine.step_letters`.
+        arguments: one for each argument of the operator. A tensor is a node, or a Python number
+            that becomes a tensor without dimensions.
+        results: how many tensors it returns.
+        reshaped: whether the node shows the result in another shape.
+    """
+
+    operator: OpOverload | str
+    arguments: tuple[Any, ...]
+    results: int = 1
+    reshaped: bool = False
+
+
+# fmt: off
+_NAMES = (
+    "cos", "sin", "exp", "neg", "rsqrt", "sqrt", "reciprocal", "sigmoid", "silu", "tanh", "relu",
+    "logical_not",
+)
+# fmt: on
+_UNARY = {name: getattr(_aten, name).default for name in _NAMES}
+_UNARY_FUNCTIONS = {
+    function: name
+    for name in _NAMES
+    for room in (torch, F)
+    if (function := getattr(room, name, None)) is not None
+}
+_COMPARISONS = {name: getattr(_aten, name).Tensor for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+
+
+def call_of(node: Node) -> Call | None:
+    """The step that computes a node; None if programs do not know it."""
+    target = node.target
+    if isinstance(target, OpOverloadPacket) and target.overloads() == ["default"]:
+        target = target.default
+    if isinstance(target, OpOverload) and step_letters(target) is not None:
+        return _by_schema(node, target)
+    found = view(node)
+    call = None
+    if found is not None and not found.inplace and found.op in _CANONICAL:
+        call = _CANONICAL[found.op](node, found)
+    elif target is F.embedding:
+        call = _embedding(node)
+    elif not node.kwargs and len(node.args) == 1:
+        name = str(target) if node.op == "call_method" else _UNARY_FUNCTIONS.get(target)
+        if name in _UNARY:
+            call = Call(_UNARY[name], node.args)
+    if call is None or step_letters(call.operator) is None:
+        return None
+    return call
+
+
+def _by_schema(node: Node, overload: OpOverload) -> Call | None:
+    schema = overload._schema
+    found = []
+    for position, argument in enumerate(schema.arguments):
+        if position < len(node.args):
+            found.append(node.args[position])
+        elif argument.name in node.kwargs:
+            found.append(node.kwargs[argument.name])
+        elif argument.has_default_value():
+            found.append(argument.default_value)
+        else:
+            return None
+    return Call(overload, tuple(found), len(schema.returns))
+
+
+def _unary(operator: OpOverload) -> Callable[[Node, View], Call]:
+    return lambda node, found: Call(operator, (found.args[0],))
+
+
+def _binary(operator: OpOverload | str) -> Callable[[Node, View], Call | None]:
+    def build(node: Node, found: View) -> Call | None:
+        result, left = tensor_of(node), found.args[0]
+        if result is None or tensor_of(left) is None:
+            return None
+        plain = [a for a in found.args if not isinstance(a, Node)]
+        # A number beside a tensor of integers may change the dtype of the result.
+        if plain and not (result.is_floating_point() and result.dtype == tensor_of(left).dtype):  # type: ignore[union-attr]
+            return None
+        if any(type(a) not in (int, float) for a in plain):
+            return None
+        if any(isinstance(a, Node) and tensor_of(a) is None for a in found.args):
+            return None
+        return Call(operator, found.args)
+
+    return build
+
+
+def _sum(node: Node, found: View) -> Call | None:
+    result = tensor_of(node)
+    if result is None or not result.is_floating_point():
+        return None
+    return _binary("engine::add")(node, found)
+
+
+def _linear(node: Node, found: View) -> Call:
+    return Call(_aten.linear.default, found.args)
+
+
+def _matmul(node: Node, found: View) -> Call:
+    return Call(_aten.matmul.default, found.args)
+
+
+def _cat(node: Node, found: View) -> Call | None:
+    # An empty tensor of one dimension may be among the tensors.
+    return Call(_aten.cat.default, (list(found.args), found.attrs["dim"]))
+
+
+def _attention(node: Node, found: View) -> Call | None:
+    options = dict(found.attrs)
+    names = ("dropout_p", "is_causal", "scale", "enable_gqa")
+    if set(options) != set(names) or options["dropout_p"]:
+        return None
+    operator = _aten.scaled_dot_product_attention.default
+    return Call(operator, (*found.args, *(options[name] for name in names)))
+
+
+def _cast(node: Node, found: View) -> Call:
+    arguments = found.args[0], found.attrs["dtype"], None, None, None, False, None
+    return Call(_aten._to_copy.default, arguments)
+
+
+def _copy(node: Node, found: View) -> Call | None:
+    """A copy in another shape, or in the order of memory."""
+    source, result = tensor_of(found.args[0]), tensor_of(node)
+    if source is None or result is None:
+        return None
+    ordered = torch.contiguous_format if result.is_contiguous() else torch.preserve_format
+    reshaped = not same_sizes(source.shape, result.shape)
+    if reshaped and not result.is_contiguous():
+        return None
+    return Call(_aten.clone.default, (found.args[0], ordered), reshaped=reshaped)
+
+
+def _embedding(node: Node) -> Call | None:
+    names = ("input", "weight", "padding_idx", "max_norm")
+    given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    if given.get("max_norm") is not None:  # it writes to the weight
+        return None
+    # A padding index, and how gradients are summed, say nothing about the values.
+    arguments = given["weight"], given["input"], -1, False, False
+    return Call(_aten.embedding.default, arguments)
+
+
+_CANONICAL: dict[str, Callable[[Node, View], Call | None]] = {
+    "linear": _linear,
+    "matmul": _matmul,
+    "cat": _cat,
+    "attention": _attention,
+    "cast": _cast,
+    "reshape": _copy,
+    "contiguous": _copy,
+    "mul": _binary(_aten.mul.Tensor),
+    "div": _binary(_aten.div.Tensor),
+    "add": _sum,
+    **{name: _unary(_UNARY[name]) for name in _NAMES},
+}

@@ -1,0 +1,286 @@
+"""``inner="engine"``: parts of a graph become programs, and every value stays what it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from compiler.test_models import build, tokens
+from fusewheel.compiler.entry.dynamo import compile_graph
+from fusewheel.compiler.match.report import Recorder
+from nightly import NIGHTLY
+from torch import Tensor
+from transformers import DynamicCache, StaticCache
+
+
+class Engine:
+    """A backend that keeps what it was given, after it was lowered."""
+
+    def __init__(self, inner: str = "engine") -> None:
+        self.inner = inner
+        self.graphs: list[torch.fx.GraphModule] = []
+
+    def __call__(self, gm: torch.fx.GraphModule, inputs: Any) -> Any:
+        self.graphs.append(gm)
+        return compile_graph(gm, inputs, Recorder(), self.inner)
+
+    def programs(self) -> list[int]:
+        """How many programs each graph has."""
+        run = torch.ops.fusewheel.run.default
+        return [len(gm.graph.find_nodes(op="call_function", target=run)) for gm in self.graphs]
+
+    def calls(self) -> list[Any]:
+        """What is left of the last graph beside programs and their results."""
+        programs = torch.ops.fusewheel.run.default
+        return [
+            node.target
+            for node in self.graphs[-1].graph.nodes
+            if node.op in ("call_function", "call_method")
+            and node.target is not programs
+            and getattr((*node.args, None)[0], "target", None) is not programs
+        ]
+
+
+def compare(function: Any, *inputs: Any, dynamic: bool | None = None) -> Engine:
+    """Runs a function in both ways; every bit of what comes out is the same."""
+    engine = Engine()
+    with torch.no_grad():
+        torch._dynamo.reset()
+        expected = torch.compile(function, backend=Engine("none"), dynamic=dynamic)(*inputs)
+        torch._dynamo.reset()
+        got = torch.compile(function, backend=engine, dynamic=dynamic)(*inputs)
+    same(got, expected)
+    return engine
+
+
+def same(got: Any, expected: Any) -> None:
+    if isinstance(expected, Tensor):
+        assert (got.dtype, got.stride()) == (expected.dtype, expected.stride())
+        torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
+    elif isinstance(expected, (tuple, list)):
+        for a, b in zip(got, expected, strict=True):
+            same(a, b)
+    else:
+        assert got == expected
+
+
+def continued(model: Any, call: Any, ids: Tensor, cache: Any, **settings: Any) -> list[Tensor]:
+    """The logits of a prompt and of three tokens one by one, and what the cache then holds."""
+    found = []
+    with torch.no_grad():
+        for piece in (ids[:, :-3], ids[:, -3:-2], ids[:, -2:-1], ids[:, -1:]):
+            output = call(input_ids=piece.contiguous(), past_key_values=cache, **settings)
+            found.append(output.logits)
+    for layer in cache.layers:
+        found += [layer.keys, layer.values]
+    return found
+
+
+NIGHTLY_MODELS = [
+    pytest.param(name, dtype, marks=NIGHTLY)
+    for name in ("Llama", "Qwen3", "Gemma", "Phi3", "Olmo2")
+    for dtype in (torch.float32, torch.bfloat16)
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("Llama", torch.float32), *NIGHTLY_MODELS], ids=lambda value: str(value)
+)
+def test_prompt_and_tokens(name: str, dtype: torch.dtype) -> None:
+    model, ids = build(name, dtype, num_hidden_layers=1).eval(), tokens(12)
+    results, engine = [], Engine()
+    for backend in (Engine("none"), engine):
+        torch._dynamo.reset()
+        call = torch.compile(model, backend=backend)
+        results.append(continued(model, call, ids, DynamicCache()))
+    same(results[1], results[0])
+    # A program each for the prompt, the second token and all that follow.
+    assert engine.programs()[-1] == 1 and len(engine.programs()) == 3
+    assert len(engine.calls()) < 12
+
+
+def test_the_tokens_of_generate() -> None:
+    model, ids = build("Llama", num_hidden_layers=1).eval(), tokens(9)
+    options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
+    expected = model.generate(ids, **options)
+    torch._dynamo.reset()
+    engine = Engine()
+    model.forward = torch.compile(model.forward, backend=engine)
+    assert torch.equal(model.generate(ids, **options), expected)
+    assert min(engine.programs()) == 1
+
+
+def test_padding_and_a_static_cache() -> None:
+    """The cache is written in place between programs."""
+    model, ids = build("Llama", num_hidden_layers=1).eval(), tokens(8)
+    mask = torch.ones_like(ids)
+    mask[0, :3] = 0
+    results = []
+    for backend in (Engine("none"), Engine()):
+        torch._dynamo.reset()
+        call = torch.compile(model, backend=backend)
+        with torch.no_grad():
+            padded = call(input_ids=ids, attention_mask=mask).logits
+        cache = StaticCache(config=model.config, max_cache_len=12)
+        results.append([padded, *continued(model, call, ids, cache)])
+    same(results[1], results[0])
+
+
+@pytest.mark.parametrize("bits", [pytest.param("int8", marks=NIGHTLY), "int4"])
+def test_quantized(bits: str) -> None:
+    import fusewheel
+
+    model, ids = build("Llama", num_hidden_layers=1, intermediate_size=128).eval(), tokens(10)
+    fusewheel.quantize_(model, bits)
+    results = []
+    for backend in (Engine("none"), engine := Engine()):
+        torch._dynamo.reset()
+        call = torch.compile(model, backend=backend)
+        results.append(continued(model, call, ids, DynamicCache()))
+    same(results[1], results[0])
+    assert engine.programs()[-1] == 1
+
+
+def test_views_that_leave_a_program() -> None:
+    def function(x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        y = F.linear(x, weight)
+        a, b = y.chunk(2, -1)
+        heads = y.view(2, 3, 4, 2).transpose(1, 2)
+        return heads, a, F.silu(a) * b, heads.reshape(2, 4, 6)
+
+    engine = compare(function, torch.randn(2, 3, 8), torch.randn(8, 8))
+    assert engine.programs() == [1]
+
+
+def test_outputs_share_memory_as_before() -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        y = F.silu(x).cos()
+        return y, y[1:], y.t()
+
+    engine = Engine()
+    with torch.no_grad():
+        y, rest, turned = torch.compile(function, backend=engine)(torch.randn(3, 4))
+    y.zero_()
+    assert not rest.any() and not turned.any() and engine.programs() == [1]
+
+
+def test_writes_end_a_program() -> None:
+    def function(x: Tensor, state: Tensor) -> tuple[Tensor, ...]:
+        y = F.silu(x).cos()
+        state.add_(y)
+        z = state.sin().exp()
+        y.mul_(2)
+        return y.cos().sin(), z
+
+    results = []
+    for backend in (Engine("none"), engine := Engine()):
+        torch._dynamo.reset()
+        x, state = torch.ones(3, 4), torch.arange(12.0).view(3, 4)
+        with torch.no_grad():
+            results.append([*torch.compile(function, backend=backend)(x, state), state])
+    same(results[1], results[0])
+    assert engine.programs() == [3]
+
+
+def test_what_does_not_depend_on_a_program_stays_in_front() -> None:
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        a = F.silu(x).cos()
+        b = torch.cumsum(y, 0)  # no step
+        return a.sin() * b, b
+
+    assert compare(function, torch.randn(3, 4), torch.randn(3, 4)).programs() == [1]
+
+
+def test_what_is_no_step_divides_programs() -> None:
+    def function(x: Tensor) -> Tensor:
+        y = torch.sort(F.silu(x).cos()).values
+        return y.sin().exp()
+
+    assert compare(function, torch.randn(3, 4)).programs() == [2]
+
+
+def test_numbers_beside_tensors() -> None:
+    def function(x: Tensor, n: Tensor) -> tuple[Tensor, ...]:
+        return (x * 0.1 + 3).cos() / 7, (2 * x).sin() * True, n * 3, n + 1, n * 1.5
+
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        compare(function, torch.randn(3, 4, dtype=dtype), torch.arange(4))
+
+
+def test_any_size() -> None:
+    def function(x: Tensor, past: Tensor) -> tuple[Tensor, ...]:
+        both = torch.cat([past, x], 1)
+        return both, both[:, 1:].reshape(2, -1).cos(), both.transpose(0, 1).contiguous().sin()
+
+    engine = Engine()
+    call = torch.compile(function, backend=engine, dynamic=True)
+    with torch.no_grad():
+        for length in (5, 7, 9):
+            x, past = torch.randn(2, 3, 4), torch.randn(2, length, 4)
+            same(call(x, past), function(x, past))
+    assert engine.programs() == [1]
+
+
+def test_an_operator_of_somebody_else() -> None:
+    import fusewheel
+
+    with torch.library._scoped_library("engine_of_mine", "DEF") as library:
+        library.define("twice(Tensor x, *, float by=2.0) -> Tensor")
+        library.impl("twice", lambda x, *, by=2.0: x * by, "CPU")
+        library._register_fake("twice", lambda x, *, by=2.0: torch.empty_like(x))
+
+        def function(x: Tensor) -> Tensor:
+            return torch.ops.engine_of_mine.twice(x.cos().sin(), by=3.0).cos().sin()
+
+        assert compare(function, torch.randn(3, 4)).programs() == [2]
+        fusewheel.engine.add_step(torch.ops.engine_of_mine.twice.default)
+        assert compare(function, torch.randn(3, 4)).programs() == [1]
+
+
+def test_values_that_are_known_already() -> None:
+    def function(x: Tensor) -> Tensor:
+        return F.silu(x).cos() * torch.arange(4.0).cos().sin()
+
+    compare(function, torch.randn(3, 4))
+
+
+def test_training_and_autocast_have_no_programs() -> None:
+    layer = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.SiLU(), torch.nn.Linear(4, 4))
+    for training in (True, False):
+        torch._dynamo.reset()
+        engine = Engine()
+        with (
+            torch.set_grad_enabled(training),
+            torch.autocast("cpu", torch.bfloat16, enabled=not training),
+        ):
+            y = torch.compile(layer, backend=engine)(torch.randn(3, 4))
+        assert y.requires_grad == training
+        assert engine.programs() == [0]
+
+
+def test_the_option_takes_no_others() -> None:
+    call = torch.compile(torch.cos, backend="fusewheel", options={"inner": "engine", "x": 1})
+    with pytest.raises(Exception, match='inner "engine" takes neither a mode nor other options'):
+        call(torch.ones(2))
+
+
+def test_explain_shows_programs_and_why_they_end() -> None:
+    import fusewheel
+
+    def function(x: Tensor) -> Tensor:
+        y = F.silu(x).cos()
+        y = torch.sort(y).values
+        return y.sin().exp()
+
+    with torch.no_grad():
+        report = fusewheel.explain(function, torch.randn(3, 4))
+    first, second = report.programs
+    assert (first.steps, first.lowered, first.reason) == (2, True, "sort is no step")
+    assert first.code == "y = torch.sort(y).values" and first.source != first.end
+    assert second.reason == "the graph ends"
+    assert "ends at test_engine.py:" in str(report) and "program" in str(report)
+    assert report.to_dict()["programs"][0]["steps"] == 2
+    # Training has no programs.
+    assert not fusewheel.explain(function, torch.randn(3, 4, requires_grad=True)).programs

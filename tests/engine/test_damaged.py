@@ -1,0 +1,99 @@
+"""Damaged programs: an error or the right result, and never a crash.
+
+``nox -s sanitize`` runs these tests on kernels that watch their memory. The night tries more.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+import torch
+from engine.programs import gated, gated_inputs, joined
+from fusewheel.engine import Program
+from fusewheel.engine.program import sealed
+
+HEADER = 32
+INPUTS = {
+    gated: gated_inputs(),
+    joined: [torch.randn(1, 2, 3, 4), torch.randn(1, 1, 2, 4)],
+}
+
+
+def tried(code: bytes, program: Program, inputs: list[torch.Tensor]) -> str:
+    """The error of a damaged program; empty if it runs."""
+    tensor = torch.tensor(list(code), dtype=torch.uint8)
+    try:
+        torch.ops.fusewheel.run(tensor, inputs, program.outputs)
+    except RuntimeError as error:
+        assert str(error)
+        return str(error)
+    return ""
+
+
+def flipped(code: bytes, draw: random.Random) -> bytes:
+    bits = bytearray(code)
+    for _ in range(draw.choice((1, 1, 2, 5))):
+        bits[draw.randrange(len(bits))] ^= 1 << draw.randrange(8)
+    return bytes(bits)
+
+
+def replaced(code: bytes, draw: random.Random) -> bytes:
+    """One of the 32-bit words is another: large, small, or one that stands elsewhere."""
+    words = bytearray(code)
+    at = draw.randrange(len(words) // 4) * 4
+    other = draw.randrange(len(words) // 4) * 4
+    value = draw.choice(
+        (0, 1, 2, 3, 255, 2**31 - 1, 2**31, 2**32 - 1, struct.unpack_from("<I", words, other)[0])
+    )
+    struct.pack_into("<I", words, at, value)
+    return bytes(words)
+
+
+def cut(code: bytes, draw: random.Random) -> bytes:
+    return code[: draw.randrange(len(code))]
+
+
+def moved(code: bytes, draw: random.Random) -> bytes:
+    """A piece is missing, or is there twice."""
+    at, size = draw.randrange(len(code)), draw.choice((1, 4, 8, 20))
+    return draw.choice((code[:at] + code[at + size :], code[: at + size] + code[at:]))
+
+
+DAMAGES = (flipped, replaced, cut, moved)
+
+
+def damage(cases: int) -> None:
+    draw = random.Random(torch.initial_seed())
+    for make, inputs in INPUTS.items():
+        program = make()
+        whole = bytes(program.code.tolist())
+        for _ in range(cases):
+            change = draw.choice(DAMAGES)
+            broken = change(whole, draw)
+            # As it came: the checksum, the length or the version is wrong.
+            assert broken == whole or tried(broken, program, inputs)
+            # With a header that fits, so that everything behind it is read.
+            tried(sealed(change(whole[HEADER:], draw)), program, inputs)
+            tried(draw.randbytes(draw.randrange(400)), program, inputs)
+        assert not tried(whole, program, inputs)
+
+
+def test_damaged_programs():
+    damage(300)
+
+
+@pytest.mark.nightly
+def test_many_damaged_programs():
+    damage(30_000)
+
+
+def test_no_message_is_that_of_an_accident():
+    """Each refusal says what is wrong; none comes from a container that is asked for too much."""
+    draw = random.Random(0)
+    program = gated()
+    body = bytes(program.code[HEADER:].tolist())
+    found = {tried(sealed(replaced(body, draw)), program, INPUTS[gated]) for _ in range(300)}
+    for message in found - {""}:
+        assert message.startswith("run: ") or "in a compiled program" in message, message

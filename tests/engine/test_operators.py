@@ -1,0 +1,83 @@
+"""The operators that programs may call, and how to add one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fusewheel.engine import ProgramWriter, add_step, step_letters
+from fusewheel.engine.operators import _table, letters_of
+
+
+def overloads():
+    for key in _table():
+        name, _, overload = key.rpartition(".")
+        room, _, operator = name.partition("::")
+        if room != "engine":
+            packet = getattr(getattr(torch.ops, room), operator)
+            yield getattr(packet, overload or "default")
+
+
+def test_letters_are_those_of_the_schemas():
+    """Nothing else checks what a program passes to them."""
+    found = list(overloads())
+    assert len(found) > 50
+    for overload in found:
+        assert step_letters(overload) == letters_of(overload._schema), overload
+
+
+def test_only_pure_operators():
+    names = {overload._schema.name for overload in overloads()}
+    assert {"fusewheel::rms_norm", "fusewheel::linear_int4", "aten::cat"} <= names
+    assert not names & {"fusewheel::add_out", "fusewheel::rope_", "fusewheel::run"}
+
+
+def test_an_operator_of_somebody_else():
+    with torch.library._scoped_library("steps_of_mine", "DEF") as library:
+        library.define("scale(Tensor x, float by, int[] shape, int? n=None) -> (Tensor, Tensor)")
+        library.impl(
+            "scale", lambda x, by, shape, n=None: (x * by, x.new_ones(shape) * (n or 1)), "CPU"
+        )
+        overload = torch.ops.steps_of_mine.scale.default
+        writer = ProgramWriter()
+        x = writer.input(torch.float32, (3,), (1,))
+        y = writer.result(torch.float32, (3,), (1,))
+        z = writer.result(torch.float32, (2, 4), (4, 1))
+        with pytest.raises(ValueError, match=r"programs cannot call steps_of_mine\.scale\.default"):
+            writer.step(overload, (x, 2.0, (2, 4), 5), (y, z))
+        add_step(overload)
+        add_step(overload)
+        writer.step(overload, (x, 2.0, (2, 4), 5), (y, z))
+        given = torch.randn(3)
+        scaled, filled = writer.finish([y, z])(given)
+        assert torch.equal(scaled, given * 2) and torch.equal(filled, torch.full((2, 4), 5.0))
+
+
+@pytest.mark.parametrize(
+    ("overload", "reason"),
+    [
+        (torch.ops.aten.add_.Tensor, "it writes to an argument"),
+        (torch.ops.aten.view.default, "or returns a view of one"),
+        (torch.ops.aten.add.Tensor, "its argument alpha is of type"),
+        (torch.ops.aten.unbind.int, "returns a view|its results are not tensors"),
+        (torch.ops.aten.size.int, "its results are not tensors"),
+    ],
+)
+def test_operators_that_no_program_can_call(overload, reason):
+    with pytest.raises(ValueError, match=reason):
+        add_step(overload)
+    with pytest.raises(TypeError, match="add_step: overload must be like"):
+        add_step(overload.overloadpacket)
+
+
+def test_a_program_names_an_operator_that_is_not_there():
+    writer = ProgramWriter()
+    x = writer.input(torch.float32, (3,), (1,))
+    y = writer.result(torch.float32, (3,), (1,))
+    writer.step(torch.ops.aten.sqrt.default, (x,), (y,))
+    program = writer.finish([y])
+    body = bytes(program.code[32:].tolist()).replace(b"aten::sqrt", b"aten::sqrx")
+    from fusewheel.engine.program import sealed
+
+    code = torch.frombuffer(bytearray(sealed(body)), dtype=torch.uint8)
+    with pytest.raises(RuntimeError, match="calls aten::sqrx, which programs cannot call here"):
+        torch.ops.fusewheel.run(code, [torch.ones(3)], program.outputs)
