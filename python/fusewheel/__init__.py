@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from fusewheel import transformers as transformers
     from fusewheel.compiler import explain as explain
     from fusewheel.compiler import export as export
+    from fusewheel.compiler import freeze as freeze
     from fusewheel.quantization import quantize_ as quantize_
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "engine",
     "explain",
     "export",
+    "freeze",
     "inductor",
     "jit",
     "quantization",
@@ -78,7 +80,7 @@ _log = logging.getLogger("fusewheel")
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("explain", "export"):
+    if name in ("explain", "export", "freeze"):
         return getattr(importlib.import_module("fusewheel.compiler"), name)
     if name == "quantize_":
         return importlib.import_module("fusewheel.quantization").quantize_

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fusewheel.compiler import backend
+from fusewheel.compiler.ir.recording import records_gradients
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
@@ -291,3 +292,21 @@ def test_graphs_without_metadata_do_not_run_below() -> None:
     x = torch.randn(3, 8, requires_grad=True)
     call = backend(gm, (x, x), options={"inner": "eager"})
     assert call(x, x).requires_grad
+
+
+def test_a_weight_that_comes_back_records_nothing():
+    """`weight.float()` of a float32 weight is the weight itself, which requires a gradient."""
+    weight, x, recorded = torch.nn.Parameter(torch.ones(3)), torch.randn(3), []
+
+    def capture(gm, inputs):
+        recorded.append(records_gradients(gm, inputs))
+        return gm.forward
+
+    @torch.compile(backend=capture)
+    def scaled(x):
+        return x * weight.float()
+
+    with torch.no_grad():
+        scaled(x)
+    scaled(x)
+    assert recorded == [False, True]

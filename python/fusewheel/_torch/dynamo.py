@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 from collections import Counter
@@ -108,6 +109,24 @@ def counting_backend(name: str) -> Any:
         "torch._dynamo.testing.CompileCounterWithBackend", "count the graphs that are compiled"
     )
     return make(name)
+
+
+@functools.cache
+def _marker() -> Callable[[torch.Tensor, set[int]], None]:
+    mark: Callable[[torch.Tensor, set[int]], None] = find(
+        "torch._functorch._aot_autograd.runtime_wrappers.mark_dynamo_propagated_dynamic_indices",
+        "compile a graph once for caches of all lengths",
+        lambda tensor, dimensions: None,
+    )
+    return mark
+
+
+def mark_dynamic(tensor: torch.Tensor, dimensions: set[int]) -> None:
+    """Tell Dynamo that sizes of a graph's result change; unlike other marks it is not guarded on.
+
+    Where this torch has no such mark, nothing happens, and one more graph is compiled.
+    """
+    _marker()(tensor, dimensions)
 
 
 def configured(**settings: Any) -> contextlib.AbstractContextManager[Any]:

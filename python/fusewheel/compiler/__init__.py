@@ -10,6 +10,7 @@ from __future__ import annotations
 from fusewheel.compiler.entry.dynamo import backend
 from fusewheel.compiler.entry.explain import explain
 from fusewheel.compiler.entry.export import export
+from fusewheel.compiler.entry.freeze import freeze
 from fusewheel.compiler.ir.pattern import Builder, Context, Match, Pattern, Refuse
 from fusewheel.compiler.match.registry import register, unregister
 from fusewheel.compiler.match.report import (
@@ -41,6 +42,7 @@ __all__ = [
     "disabled",
     "explain",
     "export",
+    "freeze",
     "register",
     "rewrite",
     "unregister",

@@ -11,16 +11,18 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule
 
+from fusewheel._core.after_import import after_import
 from fusewheel._core.caches import name_version_in_caches
-from fusewheel._torch import inductor
+from fusewheel._torch import compiled_module, inductor
 from fusewheel._torch.autograd import below_autograd, in_forward_mode
 from fusewheel._torch.dynamo import backend_named, counters
 from fusewheel._torch.fx import copy_source
 from fusewheel.compiler.cost import rules
 from fusewheel.compiler.cost.codegen_gain import WORTHWHILE, gain
+from fusewheel.compiler.entry.caches import append_rows, grown_outputs, with_dynamic_rows
 from fusewheel.compiler.ir.metadata import tensor_of
 from fusewheel.compiler.ir.recording import records_gradients
-from fusewheel.compiler.match.recompile import remember_backend
+from fusewheel.compiler.match.recompile import is_own, remember_backend
 from fusewheel.compiler.match.registry import known_patterns
 from fusewheel.compiler.match.report import Recorder
 from fusewheel.compiler.match.rewrite import bodies, rewrite
@@ -82,6 +84,7 @@ def compile_graph(
 ) -> Compiled:
     """Rewrite a graph, note it in `recorder` and compile it with `inner`."""
     recorded = records_gradients(gm, example_inputs)
+    caches = () if recorded else grown_outputs(gm)
     if inner is None and (mode or options):
         inner = "inductor"
     if inner is None:
@@ -93,8 +96,10 @@ def compile_graph(
         if inner == "engine" and (recorded or not can_lower(gm)):
             _log.info("inner 'none': programs have no gradients and no autocast, and run on a CPU")
             inner = "none"
+    if inner == "none" and not recorded:
+        append_rows(gm, recorder)
     compiled = _inner(inner, mode, dict(options or {}))(gm, example_inputs)
-    return compiled if recorded else _without_autograd(compiled)
+    return compiled if recorded else with_dynamic_rows(_without_autograd(compiled), caches)
 
 
 def can_lower(gm: GraphModule) -> bool:
@@ -201,3 +206,9 @@ def _inductor(mode: str | None, options: dict[str, Any]) -> Compiled:
     name_version_in_caches()
     inner: Compiled = inductor.compiler(mode, options)
     return inner
+
+
+# `torch.compile(model, backend="fusewheel").generate()` would run the uncompiled model.
+after_import(
+    compiled_module.HOME, functools.partial(compiled_module.run_compiled, "generate", is_own)
+)

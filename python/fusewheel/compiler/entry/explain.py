@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from fusewheel.compiler.entry.caches import append_rows
 from fusewheel.compiler.entry.dynamo import Compiled, can_lower, rewrite_and_choose
 from fusewheel.compiler.entry.export import explain_program
 from fusewheel.compiler.ir.pattern import Context
@@ -56,9 +57,11 @@ def explain(model: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Report:
     def capture(gm: GraphModule, example_inputs: Sequence[Any]) -> Compiled:
         _note_break(gm, breaks)
         recorded = records_gradients(gm, example_inputs)
-        rewrite_and_choose(gm, recorder)
+        inner = rewrite_and_choose(gm, recorder)
         if not recorded and can_lower(gm):
             _note_programs(gm, recorder)
+        if inner == "none" and not recorded:
+            append_rows(gm, recorder)
         run: Compiled = gm.forward
         return run
 

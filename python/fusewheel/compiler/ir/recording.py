@@ -10,7 +10,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
 from fusewheel.compiler.ir.effects import Effects
-from fusewheel.compiler.ir.metadata import value_of
+from fusewheel.compiler.ir.metadata import storage_of, value_of
 
 _CALLS = frozenset({"call_function", "call_method", "call_module"})
 
@@ -37,10 +37,25 @@ def _records(graph: Graph, example_inputs: Iterable[Any]) -> bool:
     trained = {node for node, value in pairs if _requires_grad(value)}
     for node in graph.nodes:
         if node.op != "output" and (_requires_grad(_value(node)) or _is_unknown(node, trained)):
-            if node.op in _CALLS:
+            if node.op in _CALLS and not _returns_its_argument(node, trained):
                 return True
             trained.add(node)
     return bool(trained) and Effects(graph).may_write_to(trained)
+
+
+def _returns_its_argument(node: Node, trained: set[Node]) -> bool:
+    """Whether a call returns an input as it is: ``weight.float()`` of a float32 weight."""
+    value = value_of(node)
+    if not isinstance(value, torch.Tensor) or not value.is_leaf:
+        return False
+    sources = [value_of(source) for source in node.all_input_nodes if source in trained]
+    own = storage_of(value)
+    return own is not None and any(
+        isinstance(source, torch.Tensor)
+        and storage_of(source) == own
+        and (source.dtype, source.shape) == (value.dtype, value.shape)
+        for source in sources
+    )
 
 
 def _requires_grad(value: object) -> bool:

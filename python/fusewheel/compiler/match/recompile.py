@@ -25,10 +25,11 @@ def drop_compiled() -> None:
     compiled code in an unknown way, everything that any backend compiled is dropped.
     """
     if dynamo.is_loaded():
-        dynamo.forget_compiled(_is_own)
+        dynamo.forget_compiled(is_own)
 
 
-def _is_own(backend: object) -> bool:
+def is_own(backend: object) -> bool:
+    """Whether a backend, as Dynamo keeps it, is one of ours."""
     while (inner := getattr(backend, "compiler_fn", None)) is not None:
         backend = inner
     return any(backend is own for own in _own)

@@ -19,19 +19,26 @@ from torch.fx.node import map_arg
 from fusewheel.compiler.ir.metadata import same_sizes, storage_of, value_of
 from fusewheel.compiler.ir.pattern import Context, Refuse, is_assertion
 
+_SIZES = frozenset({"size", "dim", "numel"})
+_SIZE_FUNCTIONS = frozenset({torch.ops.aten.sym_size.int, torch.ops.aten.sym_numel.default})
 
-def follow(context: Context, changed: dict[Node, torch.Tensor]) -> dict[Node, Any]:
+
+def follow(
+    context: Context, changed: dict[Node, torch.Tensor], *, outputs: bool = False
+) -> dict[Node, Any]:
     """The example values of all nodes that changed strides reach.
 
     Args:
         context: the graph, before the rewrite.
         changed: for each value whose strides change, the same value with its new strides.
+        outputs: whether outputs of the graph may have other strides; default False.
 
     Returns:
         the new example values, those of `changed` included.
 
     Raises:
-        Refuse: if a node cannot work with the new strides, or an output would have them.
+        Refuse: if a node cannot work with the new strides, or an output would have them and must
+            not.
     """
     found: dict[Node, Any] = dict(changed)
     todo: list[Node] = []
@@ -39,9 +46,11 @@ def follow(context: Context, changed: dict[Node, torch.Tensor]) -> dict[Node, An
         _push(todo, node)
     while todo:
         node = heapq.heappop(todo)
-        if node in found or is_assertion(node):
+        if node in found or is_assertion(node) or _reads_sizes(node):
             continue
         if node.op == "output":
+            if outputs:
+                continue
             raise Refuse("the layout of an output would differ")
         old, new = value_of(node), _run(context, node, found)
         if not _same_layout(old, new):
@@ -50,6 +59,13 @@ def follow(context: Context, changed: dict[Node, torch.Tensor]) -> dict[Node, An
         elif _aliases(node, old, {}) != _aliases(node, new, found):
             _check_unwritten(context, node)
     return found
+
+
+def _reads_sizes(node: Node) -> bool:
+    """Whether a node only asks for sizes, which do not depend on strides."""
+    if node.op == "call_method":
+        return node.target in _SIZES
+    return node.target in _SIZE_FUNCTIONS or (node.target is getattr and node.args[1] == "shape")
 
 
 def _push(todo: list[Node], node: Node) -> None:

@@ -1,0 +1,147 @@
+"""`freeze`: a model that does not change, compiled without the checks whether it has."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter, getitem, is_
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from fusewheel._torch.compiled_module import compiled_call, set_compiled_call
+from fusewheel.compiler.entry.dynamo import Compiled, backend
+
+_attributes = attrgetter("requires_grad", "dtype", "device")
+
+
+def freeze(
+    model: torch.nn.Module, *, options: Mapping[str, Any] | None = None, **settings: Any
+) -> torch.nn.Module:
+    """Compile a model in place for inference, without guards on its modules and parameters.
+
+    Before each call of a compiled model PyTorch checks ("guards") every tensor and every attribute
+    of every layer that the compiled code depends on. In text generation this takes a good part of a
+    token's time. A frozen model promises that these do not change. `freeze` puts the model in eval
+    mode, switches the gradients of its parameters off, and compiles it with
+    ``backend="fusewheel"``, so that ``model(...)`` and ``model.generate(...)`` run compiled.
+
+    What changes most often is still seen, in one pass before each call: a layer, parameter or
+    buffer that was replaced, added or removed, another dtype or device, a parameter that requires a
+    gradient, and training mode. Then the model warns and is compiled again with all guards. Values
+    of parameters may change in place at any time.
+
+    Not seen are other attributes of layers (a number such as ``eps``, a function, hooks, the
+    configuration) and other shapes and strides that are assigned to the ``data`` of a parameter.
+    Call `freeze` again after such a change.
+
+    Args:
+        model: the module; it is changed in place.
+        options: as for ``torch.compile`` with ``backend="fusewheel"``. Default None.
+        **settings: other arguments of ``torch.compile``, but for ``backend``.
+
+    Returns:
+        the model itself.
+
+    Raises:
+        TypeError: if `model` is not a module, or a `backend` is given.
+        ValueError: if there is a ``guard_filter_fn`` among the options.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"freeze: model must be a torch.nn.Module, got {type(model).__name__}")
+    model = getattr(model, "_orig_mod", model)
+    if "backend" in settings:
+        raise TypeError("freeze: takes no backend, it is always fusewheel's")
+    if "guard_filter_fn" in (options or {}):
+        raise ValueError("freeze: options must have no guard_filter_fn, freeze has its own")
+    model.eval()
+    model.requires_grad_(False)
+    guards = torch.compiler.skip_guard_on_all_nn_modules_unsafe
+    own = {**(options or {}), "guard_filter_fn": guards}
+    model.compile(backend=_Backend(), options=own, **settings)
+    set_compiled_call(model, _Frozen(model, compiled_call(model), dict(options or {}), settings))
+    return model
+
+
+class _Backend:
+    """The backend of one frozen model.
+
+    Two frozen models of one class would pass each other's guards. Dynamo takes compiled code only
+    for the backend that made it, and this object is equal to itself alone.
+    """
+
+    # Where `fusewheel.compiler.match.recompile` looks for the backend inside.
+    compiler_fn = staticmethod(backend)
+
+    def __call__(self, gm: GraphModule, example_inputs: Sequence[Any], **given: Any) -> Compiled:
+        return backend(gm, example_inputs, **given)
+
+
+class _Frozen:
+    """The call of a frozen model: looks for changes first."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        compiled: Callable[..., Any],
+        options: dict[str, Any],
+        settings: dict[str, Any],
+    ) -> None:
+        self._model = model
+        self._compiled = compiled
+        self._again = {"options": options or None, **settings}
+        tables: list[tuple[str, dict[str, Any]]] = [
+            (f"{path}." if path else "", table)
+            for path, module in model.named_modules()
+            for table in (module._modules, module._parameters, module._buffers)
+        ]
+        entries = [(t, n, value, p + n) for p, t in tables for n, value in t.items()]
+        flags = [
+            (vars(module), "training", False, f"the training mode of {path or 'the model'}")
+            for path, module in model.named_modules()
+        ]
+        entries += flags
+        # In columns, so that a check of all of them is one call.
+        self._tables = [entry[0] for entry in entries]
+        self._names = [entry[1] for entry in entries]
+        self._values = [entry[2] for entry in entries]
+        self._paths = [entry[3] for entry in entries]
+        self._filled = [table for _, table in tables]
+        self._sizes = [len(table) for table in self._filled]
+        self._tensors = [value for value in self._values if isinstance(value, Tensor)]
+        self._seen = list(map(_attributes, self._tensors))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._is_unchanged():
+            return self._compiled(*args, **kwargs)
+        warnings.warn(
+            f"the model is no longer frozen, because {self._change()} has changed: it is compiled "
+            "again, with all guards. Call fusewheel.freeze(model) after the last change",
+            stacklevel=3,
+        )
+        self._model.compile(backend="fusewheel", **self._again)
+        return compiled_call(self._model)(*args, **kwargs)
+
+    def _is_unchanged(self) -> bool:
+        try:
+            found = map(getitem, self._tables, self._names)
+            return (
+                all(map(is_, found, self._values))
+                and list(map(len, self._filled)) == self._sizes
+                and list(map(_attributes, self._tensors)) == self._seen
+            )
+        except KeyError:
+            return False
+
+    def _change(self) -> str:
+        columns = zip(self._tables, self._names, self._values, self._paths, strict=True)
+        for table, name, value, path in columns:
+            if table.get(name) is not value:
+                return path
+            if isinstance(value, Tensor):
+                index = next(i for i, tensor in enumerate(self._tensors) if tensor is value)
+                if _attributes(value) != self._seen[index]:
+                    return path
+        return "a layer"

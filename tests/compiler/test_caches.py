@@ -1,0 +1,262 @@
+"""Models that generate text with the backend: their tokens, their caches, and how many graphs."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import fusewheel
+import pytest
+import torch
+from compiler.test_models import SIZES, tokens
+from fusewheel.compiler.run.growing import append
+from nightly import NIGHTLY
+from torch._dynamo.utils import counters
+
+transformers = pytest.importorskip("transformers")
+
+OPTIONS = {"do_sample": False, "eos_token_id": None, "disable_compile": True}
+WINDOW = {"sliding_window": 12}
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+# Settings, the number of graphs for one prompt, and whether only the night tries it. A window makes
+# more: transformers builds other masks before it is full, while it becomes full and afterwards.
+MODELS: dict[str, tuple[str, dict[str, Any], int, bool]] = {
+    "Llama": ("LlamaForCausalLM", {}, 2, False),
+    "Mistral": ("MistralForCausalLM", WINDOW, 5, False),
+    "Gemma3Text": ("Gemma3ForCausalLM", WINDOW, 5, True),
+    "GPT2": ("GPT2LMHeadModel", {}, 2, True),
+    "Qwen3": ("Qwen3ForCausalLM", {}, 2, True),
+    "Olmo2": ("Olmo2ForCausalLM", {}, 2, True),
+    "Phi3": ("Phi3ForCausalLM", {}, 2, True),
+    "Mixtral": ("MixtralForCausalLM", EXPERTS, 2, True),
+}
+
+
+def build(name: str, **settings: Any) -> Any:
+    """A small random model of one layer whose tokens depend on what it has read."""
+    torch.manual_seed(0)
+    architecture, own, _, _ = MODELS[name]
+    sizes = {**SIZES, "num_hidden_layers": 1, "initializer_range": 0.3, **own, **settings}
+    config = getattr(transformers, f"{name}Config")(**sizes)
+    return getattr(transformers, architecture)(config).eval()
+
+
+def compiled(model: Any) -> Any:
+    twin = copy.deepcopy(model)
+    twin.compile(backend="fusewheel", options={"inner": "none"})
+    counters.clear()
+    return twin
+
+
+@pytest.fixture
+def llama() -> Any:
+    return build("Llama")
+
+
+def assert_same_text(model: Any, ids: torch.Tensor, **options: Any) -> Any:
+    """Compiled and uncompiled it writes the same; returns the compiled one."""
+    twin = compiled(model)
+    arguments = {"max_new_tokens": 6, **OPTIONS, **options}
+    assert torch.equal(twin.generate(ids, **arguments), model.generate(ids, **arguments))
+    return twin
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=NIGHTLY if at_night else ())
+        for name, (_, _, _, at_night) in MODELS.items()
+    ],
+)
+def test_models(name: str) -> None:
+    model = build(name)
+    assert_same_text(model, tokens(9, 1), max_new_tokens=15)
+    graphs = MODELS[name][2]
+    assert counters["stats"]["unique_graphs"] <= graphs
+    # Keys and values, in each graph.
+    assert counters["fusewheel"]["append"] == 2 * counters["stats"]["unique_graphs"]
+
+
+@NIGHTLY
+@pytest.mark.parametrize("name", MODELS)
+def test_long_texts(name: str) -> None:
+    model = build(name, num_hidden_layers=2)
+    for length in (9, 30):
+        assert_same_text(model, tokens(length), max_new_tokens=90)
+
+
+def test_a_second_prompt_takes_one_more_graph(llama: Any) -> None:
+    twin = compiled(llama)
+    for length, graphs in ((9, 2), (11, 3), (14, 3)):
+        twin.generate(tokens(length, 1), max_new_tokens=4, **OPTIONS)
+        assert counters["stats"]["unique_graphs"] == graphs
+
+
+WAYS = {
+    "beams": {"num_beams": 3, "num_return_sequences": 2},
+    "static": {"cache_implementation": "static"},
+}
+
+
+@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
+def test_ways_to_generate(llama: Any, options: dict[str, Any]) -> None:
+    assert_same_text(llama, tokens(5, 1), **options)
+
+
+def test_one_prompt_twice(llama: Any) -> None:
+    """Each sequence of a batch has rows of its own, also if the new ones share memory."""
+    assert_same_text(llama, tokens(5, 1).expand(2, -1))
+
+
+def test_padding(llama: Any) -> None:
+    mask = torch.ones(2, 7, dtype=torch.long)
+    mask[0, :3] = 0
+    assert_same_text(llama, tokens(7), attention_mask=mask)
+
+
+def test_assisted(llama: Any) -> None:
+    """The cache is cropped where the assistant guessed wrong."""
+    helper = build("Llama", hidden_size=32)
+    ids = tokens(5, 1)
+    expected = llama.generate(ids, max_new_tokens=12, **OPTIONS)
+    twin, helper = compiled(llama), compiled(helper)
+    assert torch.equal(
+        twin.generate(ids, assistant_model=helper, max_new_tokens=12, **OPTIONS), expected
+    )
+
+
+def _logits(model: Any, ids: torch.Tensor, cache: Any) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = model(ids, past_key_values=cache).logits
+    return found
+
+
+def _continued(model: Any, write: bool = False) -> list[torch.Tensor]:
+    """Two texts that continue one prefix, step by step in turn, and one that was cropped."""
+    prefix, one, two = tokens(6, 1), tokens(4, 1), tokens(4, 1)
+    cache = transformers.DynamicCache(config=model.config)
+    found = [_logits(model, prefix, cache)]
+    other = copy.copy(cache)
+    other.layers = [copy.copy(layer) for layer in cache.layers]  # the same tensors
+    seen = cache.layers[0].keys
+    before = seen.clone()
+    for i in range(4):
+        found += [
+            _logits(model, one[:, i : i + 1], cache),
+            _logits(model, two[:, i : i + 1], other),
+        ]
+    assert torch.equal(seen, before)
+    if write:
+        seen.zero_()
+        cache.layers[0].keys.mul_(0.5)
+    cache.crop(-3)
+    found += [_logits(model, two[:, 1:2], cache), _logits(model, two[:, 1:2], other)]
+    return [*found, cache.layers[0].keys, other.layers[0].values]
+
+
+@pytest.mark.parametrize("write", [False, True])
+def test_two_continuations_of_one_prefix(llama: Any, write: bool) -> None:
+    results = []
+    for model in (llama, compiled(llama)):
+        torch.manual_seed(1)
+        results.append(_continued(model, write))
+    for expected, actual in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+    assert counters["fusewheel"]["append"] > 0
+
+
+def _grow(past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    return torch.cat([past, new], dim=-2)
+
+
+def _written(past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    keys = torch.cat([past, new], dim=-2)
+    keys[:, :, 0] = 0
+    return keys
+
+
+def _input_written(past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    keys = torch.cat([past, new], dim=-2)
+    past.zero_()
+    return keys
+
+
+def _flat(past: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    keys = torch.cat([past, new], dim=-2)
+    return keys, keys.view(-1)
+
+
+def _kept(past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    return torch.cat([past, new], dim=-2).sum(-1)
+
+
+def _middle(past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    return torch.cat([past * 2, new], dim=-2)
+
+
+def _other_dtype(past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    return torch.cat([past, new.double()], dim=-2)
+
+
+REASONS = {
+    _written: "the graph may write in place to the cache",
+    _input_written: "the graph may write in place to the cache",
+    _flat: "view depends on the layout of the result",
+    _other_dtype: "the new rows have another dtype",
+    _kept: None,  # it is no cache: nobody gets it
+    _middle: None,  # its first rows are new each time
+}
+
+
+@pytest.mark.parametrize("function", REASONS, ids=lambda f: f.__name__)
+def test_what_stays(function: Any) -> None:
+    past, new = torch.randn(1, 2, 5, 4), torch.randn(1, 2, 1, 4)
+    report = fusewheel.explain(function, past.clone(), new)
+    reasons = [refusal.reason for refusal in report.refusals if refusal.pattern == "append"]
+    assert reasons == ([REASONS[function]] if REASONS[function] else [])
+    assert report.count("append") == 0
+    call = torch.compile(function, backend="fusewheel", options={"inner": "none"})
+    torch.testing.assert_close(call(past.clone(), new), function(past.clone(), new))
+
+
+def test_report() -> None:
+    past, new = torch.randn(1, 2, 5, 4), torch.randn(1, 2, 1, 4)
+    report = fusewheel.explain(_grow, past, new)
+    (found,) = [r for r in report.replacements if r.pattern == "append"]
+    assert found.bytes_saved == 2 * past.numel() * 4
+    assert "torch.cat([past, new], dim=-2)" in found.code
+    with fusewheel.compiler.disable("append"):
+        report = fusewheel.explain(_grow, past, new)
+        assert report.count("append") == 0
+        assert "disabled" in report.refusals[0].reason
+
+
+def test_gradients_are_recorded() -> None:
+    """Where a gradient may be needed the rows are copied."""
+    past, new = torch.randn(1, 2, 5, 4), torch.randn(1, 2, 1, 4, requires_grad=True)
+    call = torch.compile(_grow, backend="fusewheel", options={"inner": "none"})
+    call(past, new).sum().backward()
+    assert torch.equal(new.grad, torch.ones_like(new))
+    assert fusewheel.explain(_grow, past, new).count("append") == 0
+
+
+@pytest.mark.parametrize("inner", ["aot_eager", "eager"])
+def test_other_inner_compilers_copy(inner: str) -> None:
+    past, new = torch.randn(1, 2, 5, 4), torch.randn(1, 2, 1, 4)
+    call = torch.compile(_grow, backend="fusewheel", options={"inner": inner})
+    counters.clear()
+    assert torch.equal(call(past, new), _grow(past, new))
+    assert counters["fusewheel"]["append"] == 0
+
+
+def test_a_graph_serves_every_length() -> None:
+    call = torch.compile(_grow, backend="fusewheel", options={"inner": "none"})
+    counters.clear()
+    keys, expected = append(torch.tensor([]), torch.randn(1, 2, 5, 4)), None
+    for _ in range(150):  # several rooms
+        new = torch.randn(1, 2, 1, 4)
+        expected = _grow(keys if expected is None else expected, new)
+        keys = call(keys, new)
+    assert torch.equal(keys, expected)
+    # The first input came from elsewhere; every later one came out of a graph.
+    assert counters["stats"]["unique_graphs"] == 2
