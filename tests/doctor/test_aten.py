@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from doctor.aten import operators
+import torch
+from doctor.aten import make, operators
 from fusewheel import doctor
+from fusewheel.doctor.column import Column
 from fusewheel.doctor.columns import COLUMNS
 from fusewheel.doctor.outcome import Status, examine
 
@@ -27,6 +29,18 @@ def test_no_false_alarm(number: int, op: Any, arguments: tuple[Any, ...]):
     subject = doctor.subject_of(op)
     for column in (*QUICK, TRACED[number % len(TRACED)]):
         outcome = examine(column, doctor.cases_of(subject, [arguments]))
+        assert outcome.status is not Status.FAILS, outcome
+
+
+@pytest.mark.parametrize("column", USUAL, ids=[c.name for c in USUAL])
+def test_random_numbers_are_no_mistake(column: Column):
+    aten = torch.ops.aten
+    # One operator with a gradient, and one with two results.
+    for op, *arguments in (
+        (aten.rrelu.default, -make(3, 4), 0.1, 0.9, True),
+        (aten.native_dropout.default, make(30), 0.5, True),
+    ):
+        outcome = examine(column, doctor.cases_of(doctor.subject_of(op), [tuple(arguments)]))
         assert outcome.status is not Status.FAILS, outcome
 
 

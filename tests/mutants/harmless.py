@@ -64,7 +64,7 @@ RULES = (
     Rule(KERNELS, _OVER, "One more than a fixed array has is undefined behaviour.", old="<"),
     Rule(
         KERNELS,
-        r"for \(; \w+ \+ k\w+(<\w+>)? <= ",
+        r"for \(; \w+ \+ [\w<>* ()]+ <= ",
         "What a loop over whole tiles leaves, the next loop does.",
         old="<=",
     ),

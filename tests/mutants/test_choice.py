@@ -52,6 +52,7 @@ def test_every_kind_has_files_and_the_emulator_is_none():
         ("for (int j = 0; j < kLanes; ++j) {", "<", True),
         ("for (int64_t i = 0; i < count; ++i) {", "<", False),
         ("for (; i + kTileRows <= rows; i += kTileRows) {", "<=", True),
+        ("for (; i + pairs * pair <= size; i += pairs * pair) {", "<=", True),
         ("for (; i <= rows; i += kFewRows) {", "<=", False),
         ("const int64_t n = i < count ? x : count;", "<", False),
     ],
