@@ -13,13 +13,18 @@ STUB = OPS / "public.pyi"
 
 
 def stub() -> str:
-    """The stub's text: one import per public function that an operator is declared with."""
+    """The stub's text: one import for each public function of a module."""
     found: dict[str, str] = {}
     for path in sorted(OPS.glob("*/[a-z]*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
                 case ast.keyword(arg="function", value=ast.Name(id=name)):
-                    found[name] = f"fusewheel.ops.{path.parent.name}.{path.stem}"
+                    names = [name]
+                case ast.Assign(targets=[ast.Name(id="FUNCTIONS")], value=ast.Tuple(elts=elements)):
+                    names = [ast.unparse(element) for element in elements]
+                case _:
+                    continue
+            found |= dict.fromkeys(names, f"fusewheel.ops.{path.parent.name}.{path.stem}")
     lines = [f"from {module} import {name} as {name}" for name, module in sorted(found.items())]
     return "\n".join([*lines, "", f"__all__ = {sorted(found)!r}", ""])
 

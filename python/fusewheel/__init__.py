@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from fusewheel import doctor as doctor
     from fusewheel import inductor as inductor
     from fusewheel import jit as jit
+    from fusewheel import nn as nn
     from fusewheel import quantization as quantization
     from fusewheel import transformers as transformers
     from fusewheel.compiler import explain as explain
@@ -72,9 +73,12 @@ __all__ = [
     *ops.functions(),
 ]
 
-# Imported when they are asked for: most programs only call operators. `transformers` is not in
-# __all__, because `from fusewheel import *` would hide the package of that name.
-_ROOMS = ("compiler", "distributed", "doctor", "inductor", "jit", "quantization", "transformers")
+# Imported when they are asked for: most programs only call operators. `nn` and `transformers` are
+# not in __all__, because `from fusewheel import *` would hide what else has these names.
+_ROOMS = (
+    *("compiler", "distributed", "doctor", "inductor", "jit", "nn", "quantization"),
+    "transformers",
+)
 
 _log = logging.getLogger("fusewheel")
 

@@ -35,6 +35,7 @@ ARROWS = {
     "jit": FOUNDATIONS | {"dispatch", "ops", "compiler.ir", "compiler.match"},
     "engine": FOUNDATIONS,
     "quantization": FOUNDATIONS | {"ops"},
+    "nn": FOUNDATIONS | {"ops", "quantization"},
     "transformers": FOUNDATIONS | {"ops"},
     "doctor": FOUNDATIONS | {"dispatch", "ops"},
     "demo": FOUNDATIONS | {"compiler.cost", "quantization"},

@@ -22,9 +22,12 @@ OPERATORS: dict[str, tuple[Call, Call]] = {
     "mul": (fusewheel.mul, torch.mul),
     "silu_mul": (fusewheel.silu_mul, lambda x, y: F.silu(x) * y),
     "gelu": (lambda x, _: fusewheel.gelu(x), lambda x, _: F.gelu(x)),
-    "rms_norm": (fusewheel.rms_norm, lambda x, y: F.rms_norm(x, x.shape, y, 1e-6)),
+    "rms_norm": (
+        lambda x, y: fusewheel.rms_norm(x, x.shape, y, 1e-6),
+        lambda x, y: F.rms_norm(x, x.shape, y, 1e-6),
+    ),
     "layer_norm": (
-        lambda x, y: fusewheel.layer_norm(x, y, y),
+        lambda x, y: fusewheel.layer_norm(x, x.shape, y, y),
         lambda x, y: F.layer_norm(x, x.shape, y, y),
     ),
 }

@@ -35,7 +35,8 @@ def calling_operators(model: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 def _norm(self: Any, hidden_states: Tensor) -> Tensor:
-    return fusewheel.rms_norm(hidden_states, self.weight, self.variance_epsilon)
+    options = self.weight, self.variance_epsilon
+    return fusewheel.rms_norm(hidden_states, self.weight.shape, *options, cast="llama")
 
 
 def _gated(self: Any, x: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
-        return fusewheel.rms_norm(x, self.weight)
+        return fusewheel.rms_norm(x, self.weight.shape, self.weight, 1e-6)
 
 
 class Attention(nn.Module):

@@ -86,10 +86,12 @@ def check_loss(mesh: Any, kind: str, setting: str, how: str) -> None:
 def evaluate(function, inputs, target, weight, options, how) -> tuple[Tensor, ...]:
     ignored, *others = options
     first, *rest = inputs
-    arguments = (first, *rest[:1], target, *rest[1:], weight, ignored, how, *others)
+    names = "label_smoothing", "z_loss", "softcap"
+    named = dict(zip(names, others, strict=True), ignore_index=ignored, reduction=how)
+    arguments = (first, *rest[:1], target, *rest[1:], weight)
     if function is fusewheel.cross_entropy:
         arguments = (first.flatten(0, 1), target.flatten(), *arguments[2:])
-    loss = function(*arguments)
+    loss = function(*arguments, **named)
     weights = 1 + torch.arange(loss.numel(), dtype=loss.dtype).view(loss.shape)
     if hasattr(loss, "placements"):
         weights = distribute(weights, loss.device_mesh, loss.placements)

@@ -21,7 +21,7 @@ def told(column: Any, op: Any, *arguments: Any) -> Outcome:
 def test_parameters_in_pieces():
     assert told(FSDP2, torch.square).status is Status.WORKS
     weight = torch.linspace(0.5, 1.5, 4)
-    assert told(FSDP2, fusewheel.rms_norm, X, weight).status is Status.WORKS
+    assert told(FSDP2, fusewheel.rms_norm, X, 4, weight).status is Status.WORKS
 
 
 @pytest.mark.parametrize("name", ["is_available", "is_gloo_available"])

@@ -102,7 +102,7 @@ class Scripted(torch.nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)
-        h = fusewheel.rms_norm(x, self.weight)
+        h = fusewheel.rms_norm(x, [16], self.weight, 1e-6)
         return self.layer(fusewheel.silu_mul(h, x))
 
 

@@ -21,7 +21,7 @@ def show(name: str, *tensors: Tensor) -> None:
 def main() -> None:
     torch.manual_seed(0)
     x, weight = torch.randn(64, 1000), torch.randn(64, 1000)
-    show("ISA", fusewheel.rms_norm(x, weight[0]))
+    show("ISA", fusewheel.rms_norm(x, weight[0].shape, weight[0], 1e-6))
     show("ROWS_IN_TURN", fusewheel.linear(x[:1], weight))
     q, k, v = (torch.randn(1, 2, 70, 40).bfloat16().requires_grad_() for _ in range(3))
     out = fusewheel.attention(q, k, v, causal=True)

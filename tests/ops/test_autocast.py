@@ -17,9 +17,9 @@ def under_autocast(function, *arguments):
 def test_the_widest_dtype_wins():
     make = Make(seed=31)
     x, weight = make(4, 16), make(16)
-    got = under_autocast(fusewheel.rms_norm, x.to(HALF), weight)
-    assert torch.equal(got, fusewheel.rms_norm(x.to(HALF).float(), weight))
-    same = under_autocast(fusewheel.rms_norm, x.to(HALF), weight.to(HALF))
+    got = under_autocast(fusewheel.rms_norm, x.to(HALF), 16, weight)
+    assert torch.equal(got, fusewheel.rms_norm(x.to(HALF).float(), 16, weight))
+    same = under_autocast(fusewheel.rms_norm, x.to(HALF), 16, weight.to(HALF))
     assert same.dtype == HALF
 
 
@@ -42,15 +42,15 @@ def test_what_is_written_keeps_its_dtype():
 def test_gradients_have_the_dtype_of_the_leaves():
     make = Make(seed=34, requires_grad=True)
     x, weight = make(4, 16), make(16)
-    under_autocast(lambda: fusewheel.rms_norm(x.to(HALF), weight).sum()).backward()
+    under_autocast(lambda: fusewheel.rms_norm(x.to(HALF), 16, weight).sum()).backward()
     assert x.grad.dtype == weight.grad.dtype == torch.float32
     assert weight.grad.any()
 
 
-def test_without_autocast_a_mixture_is_refused():
+def test_without_autocast_the_operator_refuses_a_mixture():
     make = Make(seed=35)
     try:
-        fusewheel.rms_norm(make(4, 16).to(HALF), make(16))
+        torch.ops.fusewheel.rms_norm(make(4, 16).to(HALF), make(16), 1e-6, 0)
     except RuntimeError as error:
         assert "weight must have the dtype of x" in str(error)
     else:

@@ -17,6 +17,8 @@ from torch import Tensor
 
 NAMES = [operator.name for operator in ops.operators()]
 FUNCTIONS = ops.functions()
+# Public names of arguments that have another name in the schema: those of PyTorch's functions.
+RENAMED = {"x": "input", "logits": "input", "q": "query", "k": "key", "v": "value"}
 
 
 def assert_blames(name: str, error: Exception, kind: type[Exception]) -> None:
@@ -72,11 +74,16 @@ def choices(function: Callable[..., Any]) -> list[str]:
 
 def arguments_of(name: str) -> dict[str, Any]:
     """The tensors of an operator's first sample and what else its public function must be given."""
-    operator = next(o for o in ops.operators() if o.name == name)
+    of = "attention" if name == "scaled_dot_product_attention" else name
+    operator = next(o for o in ops.operators() if o.name == of)
     schema = operator.overload._schema.arguments
     parameters = inspect.signature(getattr(fusewheel, name)).parameters
     sample = next(iter(operator.samples(Make(seed=3))))
     found = {a.name: value for a, value in zip(schema, sample, strict=False)}
+    if "input" in parameters or "query" in parameters:
+        found = {RENAMED.get(key, key): value for key, value in found.items()}
+    if "normalized_shape" in parameters:
+        found["normalized_shape"] = found["input"].shape[-1]
     empty = inspect.Parameter.empty
     return {
         name: WORDS.get(name, value)

@@ -146,7 +146,7 @@ def test_inductor_finds_the_promised_strides():
     mask = torch.arange(33) % 3 > 0
 
     def step(x: Tensor, mask: Tensor, weight: Tensor) -> Tensor:
-        heads = fusewheel.silu_mul(fusewheel.rms_norm(x[mask], weight), x[mask])
+        heads = fusewheel.silu_mul(fusewheel.rms_norm(x[mask], weight.shape, weight), x[mask])
         heads = heads.unflatten(1, (4, 1, 16)).transpose(0, 2)
         rows = table.expand(heads.shape[2], 16)
         return fusewheel.rope(heads, heads, rows, rows)[0].square().sum()

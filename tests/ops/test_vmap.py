@@ -163,7 +163,8 @@ def test_rows_are_one_call(operator: Operator):
 
 
 def norm(x: Tensor) -> Tensor:
-    return fusewheel.rms_norm(x, torch.linspace(0.5, 2, x.shape[-1], dtype=x.dtype))
+    weight = torch.linspace(0.5, 2, x.shape[-1], dtype=x.dtype)
+    return fusewheel.rms_norm(x, x.shape[-1], weight, 1e-6)
 
 
 def once(function, *arguments: Tensor) -> Tensor:
@@ -202,14 +203,14 @@ def test_one_sample_and_none():
 
 def test_no_dimension_of_its_own_is_no_row():
     with pytest.raises((RuntimeError, IndexError)):
-        vmap(lambda x: fusewheel.rms_norm(x, torch.ones(3)))(torch.ones(3))
+        vmap(lambda x: fusewheel.rms_norm(x, 3, torch.ones(3)))(torch.ones(3))
 
 
 def test_derivatives_of_a_batch():
     x, weight = Make(torch.float64)(4, 3, 5), Make(torch.float64, seed=1)(5)
 
     def loss(x: Tensor, weight: Tensor) -> Tensor:
-        return fusewheel.rms_norm(x, weight).pow(3).sum()
+        return fusewheel.rms_norm(x, 5, weight).pow(3).sum()
 
     rows = [grad(loss, (0, 1))(row, weight) for row in x]
     want_x, want_weight = (torch.stack(part) for part in zip(*rows, strict=True))

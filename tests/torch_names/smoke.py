@@ -37,7 +37,7 @@ import torch  # noqa: E402
 
 
 def block(x, weight):
-    y = fusewheel.rms_norm(x, weight)
+    y = fusewheel.rms_norm(x, 8, weight)
     return torch.nn.functional.silu(y) * y
 
 

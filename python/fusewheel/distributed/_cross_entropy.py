@@ -77,7 +77,11 @@ def cross_entropy(
             matrix(logits),
             distributed(target, mesh).flatten(),
             None if weight is None else distributed(weight, mesh),
-            *(ignore_index, reduction, label_smoothing, z_loss, softcap),
+            ignore_index=ignore_index,
+            reduction=reduction,
+            label_smoothing=label_smoothing,
+            z_loss=z_loss,
+            softcap=softcap,
         )
         return loss.view(target.shape) if reduction == "none" else loss
     check_no_gradient("cross_entropy", "weight", weight)

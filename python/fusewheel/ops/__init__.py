@@ -1,7 +1,8 @@
 """The operators, one module for each in the folder of its family.
 
 Every module in a family is found and registered, and its public functions are exported. It declares
-`OPERATORS`. Modules whose names begin with an underscore are helpers.
+`OPERATORS`, and `FUNCTIONS` if it has public functions that call the operators of other modules.
+Modules whose names begin with an underscore are helpers.
 """
 
 from __future__ import annotations
@@ -27,11 +28,16 @@ def _stems() -> list[str]:
 
 
 _declared: dict[str, Operator] = {}
+_functions: dict[str, Callable[..., Any]] = {}
 
 for _stem in _stems():
-    for _operator in importlib.import_module(_stem).OPERATORS:
+    _module = importlib.import_module(_stem)
+    for _operator in _module.OPERATORS:
         register(_operator)
         _declared[_operator.name] = _operator
+        if _operator.function is not None:
+            _functions[_operator.name] = _operator.function
+    _functions |= {f.__name__: f for f in getattr(_module, "FUNCTIONS", ())}
 
 
 def operators() -> tuple[Operator, ...]:
@@ -40,5 +46,5 @@ def operators() -> tuple[Operator, ...]:
 
 
 def functions() -> dict[str, Callable[..., Any]]:
-    """The public function of every operator that has one, by name."""
-    return {o.name: o.function for o in operators() if o.function is not None}
+    """The public functions of all operators, by name."""
+    return dict(_functions)

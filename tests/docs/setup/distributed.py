@@ -21,7 +21,7 @@ class Norm(nn.Module):
         self.weight = nn.Parameter(torch.ones(WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
-        return fusewheel.rms_norm(x, self.weight)
+        return fusewheel.rms_norm(x, self.weight.shape, self.weight, 1e-6)
 
 
 class Block(nn.Module):

@@ -30,10 +30,7 @@ def mask_of(q: Tensor, k: Tensor, attn_mask: Tensor | None, is_causal: bool) -> 
 
 
 def own(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, is_causal: bool) -> Tensor:
-    """PyTorch's function, by this one: any number of dimensions, and its causal mask."""
-    shape = (*torch.broadcast_shapes(q.shape[:-2], k.shape[:-2]), q.shape[-2], v.shape[-1])
-    mask = mask_of(q, k, attn_mask, is_causal)
-    return fusewheel.attention(*as_heads(q, k, v), bias=mask).reshape(shape)
+    return fusewheel.scaled_dot_product_attention(q, k, v, attn_mask, is_causal=is_causal)
 
 
 def theirs(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, is_causal: bool) -> Tensor:

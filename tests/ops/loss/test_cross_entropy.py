@@ -194,7 +194,7 @@ def test_second_derivatives_through_the_public_function():
     target[1] = -100
 
     def loss(x, w):
-        return fusewheel.cross_entropy(x, target, w, -100, "mean", 0.1, 0.01, 2.0)
+        return fusewheel.cross_entropy(x, target, w, label_smoothing=0.1, z_loss=0.01, softcap=2.0)
 
     inputs = (logits.requires_grad_(), weight.requires_grad_())
     assert torch.autograd.gradcheck(loss, inputs)
@@ -206,7 +206,7 @@ def test_compiles_in_one_graph(grad: bool):
     logits, target, _ = data(16, 507)
 
     def loss(x, t):
-        return fusewheel.cross_entropy(x * 2, t, None, -100, "mean", 0.1)
+        return fusewheel.cross_entropy(x * 2, t, label_smoothing=0.1)
 
     compiled = torch.compile(loss, fullgraph=True)
     logits.requires_grad_(grad)

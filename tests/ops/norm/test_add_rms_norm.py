@@ -17,7 +17,7 @@ def test_has_the_bits_of_an_addition_followed_by_the_norm(dtype, cast, size):
     x, residual, weight = make(3, size), make(3, size), make(size)
     y, total = fusewheel.add_rms_norm(x, residual, weight, 1e-5, cast)
     assert torch.equal(total, x + residual)
-    assert torch.equal(y, fusewheel.rms_norm(total, weight, 1e-5, cast))
+    assert torch.equal(y, fusewheel.rms_norm(total, weight.shape, weight, 1e-5, cast=cast))
 
 
 def gradients(function, inputs, seeds):

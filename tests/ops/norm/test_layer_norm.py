@@ -18,6 +18,10 @@ def inputs(make, rows, size, parameters=(True, True)):
     return make(rows, size), *(make(size) if has else None for has in parameters)
 
 
+def norm(x, weight=None, bias=None):
+    return fusewheel.layer_norm(x, x.shape[-1], weight, bias)
+
+
 def gradients(function, arguments, seed):
     leaves = [None if t is None else t.detach().requires_grad_() for t in arguments]
     function(*leaves).backward(seed)
@@ -30,11 +34,11 @@ def test_as_good_as_torchs_layer_norm(dtype, parameters, size):
     make = Make(dtype)
     arguments = inputs(make, 67, size, parameters)
     exact = to_dtype(arguments, torch.float64)
-    assert_as_good_as_eager(fusewheel.layer_norm(*arguments), eager(*arguments), eager(*exact))
+    assert_as_good_as_eager(norm(*arguments), eager(*arguments), eager(*exact))
     seed = make(67, size)
     for k, triple in enumerate(
         zip(
-            gradients(fusewheel.layer_norm, arguments, seed),
+            gradients(norm, arguments, seed),
             gradients(eager, arguments, seed),
             gradients(eager, exact, seed.double()),
             strict=True,
@@ -58,14 +62,14 @@ def test_the_variance_survives_a_large_mean(offset, size):
 def test_a_row_of_one_element_is_the_bias_and_has_no_slope(dtype):
     arguments = inputs(Make(dtype), 67, 1)
     bias = arguments[2].expand(67, 1)
-    assert torch.equal(fusewheel.layer_norm(*arguments), bias)
-    assert not gradients(fusewheel.layer_norm, arguments, torch.full_like(bias, 0.3))[0].any()
+    assert torch.equal(norm(*arguments), bias)
+    assert not gradients(norm, arguments, torch.full_like(bias, 0.3))[0].any()
 
 
 def test_a_constant_row_is_the_bias_whatever_its_size():
     for value in (3.0, 1e30):
         x, bias = torch.full((2, 255), value), torch.randn(255)
-        torch.testing.assert_close(fusewheel.layer_norm(x, None, bias), bias.expand(2, 255))
+        torch.testing.assert_close(norm(x, None, bias), bias.expand(2, 255))
 
 
 def test_one_huge_row_many_tiny_ones_and_none():
@@ -74,12 +78,10 @@ def test_one_huge_row_many_tiny_ones_and_none():
         # Of one sign, so that nothing cancels in the sums over rows.
         arguments, seed = inputs(make, rows, size), make(rows, size).abs()
         exact = to_dtype(arguments, torch.float64)
-        assert_program_as_good_as_eager(
-            fusewheel.layer_norm(*arguments), eager(*arguments), eager(*exact)
-        )
+        assert_program_as_good_as_eager(norm(*arguments), eager(*arguments), eager(*exact))
         for k, triple in enumerate(
             zip(
-                gradients(fusewheel.layer_norm, arguments, seed),
+                gradients(norm, arguments, seed),
                 gradients(eager, arguments, seed),
                 gradients(eager, exact, seed.double()),
                 strict=True,
@@ -92,7 +94,7 @@ def test_nan_stays_in_its_row():
     x = torch.randn(4, 33)
     x[1, 7] = float("nan")
     x.requires_grad_()
-    y = fusewheel.layer_norm(x)
+    y = norm(x)
     (y * y).sum().backward()
     others = [0, 2, 3]
     for rows in (y, x.grad):
@@ -110,7 +112,7 @@ def test_frozen_parameters_cost_no_gradient():
                 seen.append([t.numel() for t in result])
             return result
 
-    y = fusewheel.layer_norm(x, weight, bias)
+    y = norm(x, weight, bias)
     with Watch():
         y.sum().backward()
     assert seen == [[4 * 33, 0, 0]]

@@ -20,7 +20,7 @@ def eager_and_exact(x, weight):
 def test_torch_cast_is_torchs_rms_norm():
     x, weight = torch.randn(5, 255), torch.randn(255)
     torch.testing.assert_close(
-        fusewheel.rms_norm(x, weight, 1e-5, "torch"),
+        fusewheel.rms_norm(x, 255, weight, 1e-5),
         torch.nn.functional.rms_norm(x, (255,), weight, 1e-5),
     )
 
@@ -29,7 +29,9 @@ def test_llama_rounds_before_the_weight_and_gemma_after():
     x, weight = torch.randn(64, 507).bfloat16(), torch.randn(507).bfloat16()
     wide = x.double()
     h = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
-    found = {cast: fusewheel.rms_norm(x, weight, cast=cast) for cast in ("llama", "gemma")}
+    found = {
+        cast: fusewheel.rms_norm(x, 507, weight, 1e-6, cast=cast) for cast in ("llama", "gemma")
+    }
     # The sum of squares is rounded too: h may be this much smaller or larger.
     bounds = h * (1 - 1e-6), h * (1 + 1e-6)
     wanted = {
@@ -43,7 +45,7 @@ def test_llama_rounds_before_the_weight_and_gemma_after():
 
 def test_unknown_cast_is_refused():
     with pytest.raises(ValueError, match=r"cast must be 'llama', 'gemma' or 'torch', got 'bert'"):
-        fusewheel.rms_norm(torch.ones(4), torch.ones(4), cast="bert")
+        fusewheel.rms_norm(torch.ones(4), 4, cast="bert")
 
 
 def test_rstd_is_an_output_with_a_gradient_of_its_own():
@@ -58,13 +60,15 @@ def test_rstd_is_an_output_with_a_gradient_of_its_own():
 
 def test_one_huge_row_and_many_tiny_ones():
     wide, weight = torch.randn(1, 2**20), torch.randn(2**20)
-    assert_as_good_as_eager(fusewheel.rms_norm(wide, weight), *eager_and_exact(wide, weight))
+    assert_as_good_as_eager(
+        fusewheel.rms_norm(wide, 2**20, weight, 1e-6), *eager_and_exact(wide, weight)
+    )
     # Of one sign, so that nothing cancels in the sum over rows.
     tall, seed = torch.randn(2**16, 1).abs(), torch.rand(2**16, 1)
     gain = torch.randn(1, requires_grad=True)
     got, eager, exact = (
         torch.autograd.grad(y, gain, seed.to(y.dtype))[0]
-        for y in (fusewheel.rms_norm(tall, gain), *eager_and_exact(tall, gain))
+        for y in (fusewheel.rms_norm(tall, 1, gain, 1e-6), *eager_and_exact(tall, gain))
     )
     assert_as_good_as_eager(got, eager, exact, "gradient of the weight")
 
@@ -72,7 +76,7 @@ def test_one_huge_row_and_many_tiny_ones():
 def test_nan_stays_in_its_row():
     x = torch.randn(4, 33)
     x[1, 7] = float("nan")
-    y = fusewheel.rms_norm(x, torch.ones(33))
+    y = fusewheel.rms_norm(x, 33, torch.ones(33))
     assert y[1].isnan().all() and not y[[0, 2, 3]].isnan().any()
 
 

@@ -10,12 +10,26 @@ from torch import Tensor
 
 from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator
 from fusewheel.dispatch.sharding import Elementwise
+from fusewheel.ops._drop_in import drop_in
 from fusewheel.ops._elementwise import SIZES, bad_pairs, empty_output
 
 
-def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    """The GELU activation `x * p(x)`, where `p` is the distribution function of the standard normal
-    distribution, `p(x) = (1 + erf(x / sqrt(2))) / 2`.
+def _scripted(input: Tensor, approximate: str = "none") -> Tensor:
+    if approximate != "none" and approximate != "tanh":
+        raise ValueError(f"gelu: approximate must be 'none' or 'tanh', got '{approximate}'")
+    result: Tensor = torch.ops.fusewheel.gelu(input, approximate == "tanh")
+    return result
+
+
+def _former(x: Tensor, approximate: str = "none") -> Tensor:
+    """The function with its former arguments."""
+    return _scripted(x, approximate)
+
+
+@drop_in("gelu", {"x": "input"}, _former, lambda _, kwargs: "x" in kwargs, _scripted)
+def gelu(input: Tensor, approximate: str = "none") -> Tensor:
+    """The GELU activation `x * p(x)` of each element `x`, where `p` is the distribution function of
+    the standard normal distribution, `p(x) = (1 + erf(x / sqrt(2))) / 2`.
 
     With `approximate="tanh"` it is
     `p(x) = (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3))) / 2`. bfloat16 and float16 are
@@ -25,20 +39,17 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     `torch.nn.functional.gelu`.
 
     Args:
-        x: any shape; float32, bfloat16, float16 or float64.
+        input: any shape; float32, bfloat16, float16 or float64.
         approximate: `"none"` (default) for the exact formula, `"tanh"` for the approximation.
 
     Returns:
-        A tensor with the shape and dtype of `x`.
+        A tensor with the shape and dtype of `input`.
 
     Raises:
         ValueError: `approximate` is neither `"none"` nor `"tanh"`.
-        RuntimeError: the dtype of `x` is not one of the four, or `x` is sparse.
+        RuntimeError: the dtype of `input` is not one of the four, or it is sparse.
     """
-    if approximate != "none" and approximate != "tanh":
-        raise ValueError(f"gelu: approximate must be 'none' or 'tanh', got '{approximate}'")
-    result: Tensor = torch.ops.fusewheel.gelu(x, approximate == "tanh")
-    return result
+    return _scripted(input, approximate)
 
 
 def gelu_value(x: Tensor, tanh: bool) -> Tensor:

@@ -20,32 +20,45 @@ from fusewheel.ops._checks import (
     check_matches,
     check_weight,
 )
+from fusewheel.ops._drop_in import drop_in
 from fusewheel.ops._rows import compute_dtype, with_features
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """A linear layer, `x @ weight.T + bias`, whose weight may have another dtype than `x`.
+def _former(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The function with its former arguments."""
+    result: Tensor = torch.ops.fusewheel.linear(x, weight, bias)
+    return result
+
+
+@drop_in("linear", {"x": "input"}, _former, lambda _, kwargs: "x" in kwargs, _former)
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A linear layer, `input @ weight.T + bias`, whose weight may have another dtype than `input`.
 
     The weight is read as it is stored and converted in registers. So bfloat16 and float16 weights
-    need half the memory traffic of float32, on any CPU. Sums are float32 (float64 if `x` is
+    need half the memory traffic of float32, on any CPU. Sums are float32 (float64 if `input` is
     float64) and rounded once. Nothing is packed in advance or cached, so the weight may change
     between calls.
+
+    PyTorch's function computes complex numbers and integers, and a `weight` of one dimension.
 
     Source: `torch.nn.functional.linear`.
 
     Args:
-        x: `[..., in features]`; float32, bfloat16, float16 or float64.
-        weight: `[out features, in features]`, on the device of `x`; any of the four dtypes, but
-            float64 only if `x` is float64.
-        bias: `[out features]`, on the device of `x`, with the dtype rule of `weight`; default None.
+        input: `[..., in features]`; float32, bfloat16, float16 or float64.
+        weight: `[out features, in features]`, on the device of `input`; any of the four dtypes, but
+            float64 only if `input` is float64.
+        bias: `[out features]`, on the device of `input`, with the dtype rule of `weight`; default
+            None.
 
     Returns:
-        A contiguous tensor `[..., out features]` with the dtype of `x`.
+        A contiguous tensor `[..., out features]` with the dtype of `input`.
 
     Raises:
         RuntimeError: a dtype, shape or device is not as above, or a tensor is sparse.
     """
-    result: Tensor = torch.ops.fusewheel.linear(x, weight, bias)
+    if weight.dim() == 1 or (not input.is_floating_point() and weight.dtype == input.dtype):
+        return torch.nn.functional.linear(input, weight, bias)
+    result: Tensor = torch.ops.fusewheel.linear(input, weight, bias)
     return result
 
 

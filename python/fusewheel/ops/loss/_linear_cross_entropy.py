@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fusewheel.dispatch.operator import Arguments, BadInput, Make
 from fusewheel.ops._rows import wide
-from fusewheel.ops.loss.cross_entropy import random_classes
+from fusewheel.ops.loss._cross_entropy import random_classes
 
 
 def samples(make: Make) -> Iterator[Arguments]:

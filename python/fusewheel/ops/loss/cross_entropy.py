@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from fusewheel.dispatch.autograd import reference_gradients
-from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator
+from fusewheel.dispatch.operator import Arguments, Operator
 from fusewheel.dispatch.sharding import REPLICATE, Layout, row_wise
 from fusewheel.ops._checks import check_statistic
+from fusewheel.ops._drop_in import drop_in
 from fusewheel.ops._rows import compute_dtype, wide
+from fusewheel.ops.loss import _cross_entropy as inputs
 from fusewheel.ops.loss._checks import (
     check_cross_entropy,
     check_rows_of_logits,
@@ -21,7 +23,56 @@ from fusewheel.ops.loss._checks import (
 )
 
 
-def cross_entropy(
+def _scripted(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    softcap: float = 0.0,
+) -> Tensor:
+    """`cross_entropy` for TorchScript, which knows no keyword-only arguments."""
+    if size_average is not None or reduce is not None:
+        if reduce is not None and not reduce:
+            reduction = "none"
+        elif size_average is not None and not size_average:
+            reduction = "sum"
+        else:
+            reduction = "mean"
+    check_reduction("cross_entropy", reduction)
+    if target.is_floating_point():
+        if z_loss != 0.0 or softcap != 0.0:
+            raise ValueError(
+                "cross_entropy: z_loss and softcap must be 0 where target holds probabilities, "
+                f"got {z_loss} and {softcap}"
+            )
+        return torch.nn.functional.cross_entropy(
+            input,
+            target,
+            weight,
+            ignore_index=ignore_index,
+            reduction=reduction,
+            label_smoothing=label_smoothing,
+        )
+    if target.dtype == torch.uint8:
+        target = target.long()
+    rows, classes = _rows_of(input, target)
+    loss: Tensor = torch.ops.fusewheel.cross_entropy(
+        rows, classes, weight, ignore_index, label_smoothing, z_loss, softcap, False
+    )[0]
+    if reduction == "none":
+        return loss.to(input.dtype).view(target.shape)
+    loss = loss.sum()
+    if reduction == "mean":
+        loss = mean_of(loss, classes, weight, ignore_index)
+    return loss.to(input.dtype)
+
+
+def _former(
     logits: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
@@ -31,10 +82,34 @@ def cross_entropy(
     z_loss: float = 0.0,
     softcap: float = 0.0,
 ) -> Tensor:
+    """The function with its former arguments."""
+    options = None, reduction, label_smoothing, z_loss, softcap
+    return _scripted(logits, target, weight, None, ignore_index, *options)
+
+
+def _is_former(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    # In the place of `ignore_index` PyTorch has `size_average`, a bool.
+    return "logits" in kwargs or (len(args) > 3 and type(args[3]) is int)
+
+
+@drop_in("cross_entropy", {"logits": "input"}, _former, _is_former, _scripted)
+def cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    *,
+    z_loss: float = 0.0,
+    softcap: float = 0.0,
+) -> Tensor:
     """Cross entropy of logits and classes, as `torch.nn.functional.cross_entropy`, with a z-loss
     and a soft cap of the logits.
 
-    Let `z = softcap * tanh(logits / softcap)`, or the logits themselves if `softcap` is 0,
+    Let `z = softcap * tanh(input / softcap)`, or `input` itself if `softcap` is 0,
     `lse = logsumexp(z)` over the `C` classes, and `w = weight`. A row with target `t` has the loss
     `(1 - label_smoothing) * w[t] * (lse - z[t]) + label_smoothing / C * sum(w * (lse - z))
     + z_loss * lse ** 2`.
@@ -48,23 +123,27 @@ def cross_entropy(
     form of PaLM (2022); Gemma 2 (2024) for the soft cap.
 
     Args:
-        logits: `[N, C]`, `[N, C, d1, ...]` or `[C]`; float32, bfloat16, float16 or float64.
-        target: int64 `[N]`, `[N, d1, ...]` or `[]`: classes from 0 to C - 1, or `ignore_index`. Or
-            class probabilities with the shape and dtype of `logits`; then PyTorch's function runs,
-            which has no z-loss and no soft cap.
-        weight: `[C]`, the factor of each class, with the dtype and device of `logits`; default
+        input: `[N, C]`, `[N, C, d1, ...]` or `[C]`; float32, bfloat16, float16 or float64.
+        target: int64 or uint8 `[N]`, `[N, d1, ...]` or `[]`: classes from 0 to C - 1, or
+            `ignore_index`. Or class probabilities with the shape and dtype of `input`; then
+            PyTorch's function runs, which has no z-loss and no soft cap.
+        weight: `[C]`, the factor of each class, with the dtype and device of `input`; default
             None, which means ones.
+        size_average: deprecated by PyTorch, default None. If it or `reduce` is given, `reduction`
+            is ignored: False means `"sum"`.
         ignore_index: rows with this target have no loss and no gradient, and their logits are not
             read; default -100.
+        reduce: deprecated by PyTorch, default None. False means the reduction `"none"`.
         reduction: `"mean"` (default), `"sum"` or `"none"`. The mean is the sum divided by the sum
             of `w[t]` over the rows that are not ignored; it is NaN if all rows are ignored.
         label_smoothing: from 0 to 1, the share of the target that is spread over all classes;
             default 0.
-        z_loss: the factor of `lse ** 2`, to which `weight` does not apply; default 0.
-        softcap: the largest magnitude of `z`; default 0, which means no cap.
+        z_loss: the factor of `lse ** 2`, to which `weight` does not apply; default 0. Only by its
+            name.
+        softcap: the largest magnitude of `z`; default 0, which means no cap. Only by its name.
 
     Returns:
-        The loss in the dtype of `logits`: the shape of the classes for `"none"`, else a scalar.
+        The loss in the dtype of `input`: the shape of the classes for `"none"`, else a scalar.
         Sums are float32 (float64 for float64).
 
     Raises:
@@ -73,31 +152,8 @@ def cross_entropy(
             out of range, or, on a CPU, a target is not a class. On CUDA the loss and the gradient
             of such a row are NaN.
     """
-    check_reduction("cross_entropy", reduction)
-    if target.is_floating_point():
-        if z_loss != 0.0 or softcap != 0.0:
-            raise ValueError(
-                "cross_entropy: z_loss and softcap must be 0 where target holds probabilities, "
-                f"got {z_loss} and {softcap}"
-            )
-        return torch.nn.functional.cross_entropy(
-            logits,
-            target,
-            weight,
-            ignore_index=ignore_index,
-            reduction=reduction,
-            label_smoothing=label_smoothing,
-        )
-    rows, classes = _rows_of(logits, target)
-    loss: Tensor = torch.ops.fusewheel.cross_entropy(
-        rows, classes, weight, ignore_index, label_smoothing, z_loss, softcap, False
-    )[0]
-    if reduction == "none":
-        return loss.to(logits.dtype).view(target.shape)
-    loss = loss.sum()
-    if reduction == "mean":
-        loss = mean_of(loss, classes, weight, ignore_index)
-    return loss.to(logits.dtype)
+    options = ignore_index, reduce, reduction, label_smoothing, z_loss, softcap
+    return _scripted(input, target, weight, size_average, *options)
 
 
 def _rows_of(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -216,72 +272,6 @@ def _backward(
     return found
 
 
-def random_classes(make: Make, rows: int, classes: int, ignored: Sequence[int] = ()) -> Tensor:
-    """Targets for samples; the rows in `ignored` have -100."""
-    generator = torch.Generator().manual_seed(rows)
-    target = torch.randint(classes, (rows,), generator=generator)
-    target[list(ignored)] = -100
-    return target.to(make.device)
-
-
-def _samples(make: Make) -> Iterator[Arguments]:
-    def call(
-        logits: Tensor, *settings: Any, ignored: Sequence[int] = (), grad: Tensor | None = None
-    ) -> Arguments:
-        rows, classes = logits.shape
-        return logits, random_classes(make, rows, classes, ignored), *settings, grad
-
-    yield call(make(5, 7), None, -100, 0.0, 0.0, 0.0, True)
-    yield call(make(4, 9), make(9), -100, 0.1, 0.01, 2.0, True, ignored=(1, 3))
-    yield call(make(3, 507), None, -100, 0.1, 0.0, 0.0, True, ignored=(2,))
-    yield call(make(33, 1024, scale=5.0), None, -100, 0.0, 1e-4, 30.0, True)
-    yield call(make(6, 5), make(5), -100, 0.0, 0.1, 0.0, False)
-    yield call(make.strided(4, 19), make.strided(19), -100, 0.2, 0.0, 0.0, True, ignored=(3,))
-    yield call(make.transposed(9, 8), None, -100, 0.0, 0.0, 1.0, True)
-    yield call(make(4, 130)[:, 2:], None, -100, 0.0, 0.0, 0.0, True)
-    yield call(make(3, 1), None, -100, 0.0, 0.0, 0.0, True)
-    yield call(make(0, 6), None, -100, 0.0, 0.0, 0.0, True)
-    ignored = torch.tensor([1, 2, 0], device=make.device)
-    yield make(3, 4), ignored, None, 2, 0.0, 0.0, 0.0, True, None
-    yield call(make(3, 50, scale=1e3), None, -100, 0.1, 0.0, 0.0, True)
-    # What the losses count for.
-    yield call(make(33, 130), None, -100, 0.0, 0.0, 0.0, True, grad=_per_row(make, 33))
-    given = _per_row(make, 1).expand(4)
-    yield call(make(4, 9), make(9), -100, 0.1, 0.01, 2.0, True, ignored=(1,), grad=given)
-
-
-def _per_row(make: Make, rows: int) -> Tensor:
-    return wide(make(rows).detach()).requires_grad_(make.requires_grad)
-
-
-def _benchmarks(make: Make) -> Iterator[tuple[str, Arguments]]:
-    for rows, size in ((256, 32000), (1024, 49152), (256, 128256), (128, 151936)):
-        target = random_classes(make, rows, size)
-        yield f"{rows}x{size}", (make(rows, size), target)
-
-
-def _bad_inputs(make: Make) -> Iterator[BadInput]:
-    x, target, rest = make(4, 8), random_classes(make, 4, 8), (-100, 0.0, 0.0, 0.0, True)
-    yield BadInput((x.to(torch.int32), target, None, *rest), "logits must be float32.*got int32")
-    yield BadInput(
-        (make(2, 2, 2), target, None, *rest), r"logits must have shape \[rows, classes\]"
-    )
-    yield BadInput((make(4, 0), target, None, *rest), "at least one class")
-    yield BadInput((x, target.to(torch.int32), None, *rest), "target must be int64, got int32")
-    yield BadInput((x, target[:3], None, *rest), r"target must have shape \[4\].*got \[3\]")
-    yield BadInput((x, target, make(7), *rest), r"weight must have shape \[8\].*got \[7\]")
-    other = torch.float64 if x.dtype != torch.float64 else torch.float32
-    yield BadInput((x, target, make(8).to(other), *rest), "weight must have the dtype of logits")
-    for smoothing in (-0.1, 1.1, float("nan")):
-        bad = (x, target, None, -100, smoothing, 0.0, 0.0, True)
-        yield BadInput(bad, "label_smoothing must be between 0 and 1")
-    row = wide(make(4))
-    yield BadInput((x, target, None, *rest, row[:3]), r"grad must have shape \[4\]")
-    yield BadInput((x, target, None, *rest, row.to(torch.bfloat16)), "grad must be float")
-    bad = (x, target, None, -100, 0.0, 0.0, -1.0, True)
-    yield BadInput(bad, "softcap must be positive, or 0")
-
-
 def _sharding(*arguments: Any) -> Iterator[Layout]:
     along = (0, 1) if arguments[8] is None else (0, 1, 8)
     return row_wise(along, ("rows", "rows", "rows"))(*arguments)
@@ -303,21 +293,6 @@ def _backward_sharding(grad: Tensor, grad_logits: Tensor) -> Iterator[Layout]:
     yield Layout((REPLICATE, 1), (1,))
 
 
-def _backward_samples(make: Make) -> Iterator[Arguments]:
-    for x in (make(5, 7), make(3, 507), make.strided(4, 19), make.transposed(3, 8), make(0, 6)):
-        yield wide(make(x.shape[0]).detach()), x
-    yield wide(make(1).detach()).expand(4), make(4, 9)
-
-
-def _backward_bad_inputs(make: Make) -> Iterator[BadInput]:
-    x = make(4, 8)
-    row = wide(make(4))
-    yield BadInput((row[:3], x), r"grad must have shape \[4\]")
-    yield BadInput((row.to(torch.bfloat16), x), "grad must be float")
-    yield BadInput((row[:1], x), r"grad must have shape \[4\].*got \[1\]")
-    yield BadInput((row, row), r"grad_logits must have shape \[rows, classes\]")
-
-
 OPERATORS = (
     Operator(
         name="cross_entropy",
@@ -328,9 +303,9 @@ OPERATORS = (
         materialize_grads=False,
         statistics=(8,),
         sharding=_sharding,
-        samples=_samples,
-        bad_inputs=_bad_inputs,
-        benchmarks=_benchmarks,
+        samples=inputs.samples,
+        bad_inputs=inputs.bad_inputs,
+        benchmarks=inputs.benchmarks,
         function=cross_entropy,
         rival=torch.nn.functional.cross_entropy,
     ),
@@ -341,7 +316,7 @@ OPERATORS = (
         shapes=("grad_logits",),
         saves={"grad": ("grad_logits",), "grad_logits": ("grad",)},
         sharding=_backward_sharding,
-        samples=_backward_samples,
-        bad_inputs=_backward_bad_inputs,
+        samples=inputs.backward_samples,
+        bad_inputs=inputs.backward_bad_inputs,
     ),
 )

@@ -13,36 +13,81 @@ from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator
 from fusewheel.dispatch.promise import Argument
 from fusewheel.dispatch.sharding import row_wise
 from fusewheel.ops._checks import check_columns, check_rows, check_same, check_statistic
+from fusewheel.ops._drop_in import check_normalized, drop_in, is_mixture, sizes
 from fusewheel.ops._elementwise import SIZES
 from fusewheel.ops._rows import empty_statistic, wide
 
 
-def layer_norm(
+def _former(
     x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
-    """Layer norm over the last dimension: `(x - mean) * rstd * weight + bias` with
+    """The function with its former arguments."""
+    y: Tensor = torch.ops.fusewheel.layer_norm(x, weight, bias, eps)[0]
+    return y
+
+
+def _is_former(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    if len(args) > 1:
+        return args[1] is None or isinstance(args[1], Tensor)
+    return "normalized_shape" not in kwargs
+
+
+def _scripted(
+    input: Tensor,
+    normalized_shape: list[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    check_normalized("layer_norm", input, normalized_shape, weight, bias)
+    if len(normalized_shape) == 1:
+        y: Tensor = torch.ops.fusewheel.layer_norm(input, weight, bias, eps)[0]
+        return y
+    factor = None if weight is None else weight.flatten()
+    offset = None if bias is None else bias.flatten()
+    x = input.flatten(-len(normalized_shape))
+    result: Tensor = torch.ops.fusewheel.layer_norm(x, factor, offset, eps)[0]
+    return result.view_as(input)
+
+
+@drop_in("layer_norm", {"x": "input"}, _former, _is_former, _scripted)
+def layer_norm(
+    input: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Layer norm over the last dimensions: `(input - mean) * rstd * weight + bias` with
     `rstd = 1 / sqrt(var + eps)`.
 
     `var` is the variance that divides by the number of elements. Everything is computed in float32
-    (in float64 for float64) and rounded once.
+    (in float64 for float64) and rounded once. PyTorch's function computes a `weight` or `bias` of
+    another floating dtype than `input`.
 
     Source: Ba, Kiros and Hinton, "Layer Normalization" (2016); `torch.nn.functional.layer_norm`.
 
     Args:
-        x: at least one dimension; float32, bfloat16, float16 or float64.
-        weight: `[x.shape[-1]]`, with the dtype and device of `x`; default None, which means ones.
-        bias: `[x.shape[-1]]`, with the dtype and device of `x`; default None, which means zeros.
+        input: a shape that ends with `normalized_shape`; float32, bfloat16, float16 or float64.
+        normalized_shape: the sizes of the last dimensions, over which mean and variance are taken;
+            a number is the size of the last one.
+        weight: has the shape `normalized_shape`, and the device of `input`; default None, which
+            means ones.
+        bias: has the shape `normalized_shape`, and the device of `input`; default None, which means
+            zeros.
         eps: added to the variance; default 1e-5.
 
     Returns:
-        A contiguous tensor with the shape and dtype of `x`.
+        A contiguous tensor with the shape and dtype of `input`.
 
     Raises:
-        RuntimeError: a dtype is not one of the four, dtypes or devices differ, `weight` or `bias`
-            has another shape, `x` has no dimension, or a tensor is sparse.
+        RuntimeError: a dtype is not one of the four, devices differ, a shape is not as above, or a
+            tensor is sparse.
     """
-    y: Tensor = torch.ops.fusewheel.layer_norm(x, weight, bias, eps)[0]
-    return y
+    shape = sizes("layer_norm", normalized_shape)
+    if is_mixture(input, weight, bias):
+        return torch.nn.functional.layer_norm(input, shape, weight, bias, eps)
+    return _scripted(input, shape, weight, bias, eps)
 
 
 def reference(

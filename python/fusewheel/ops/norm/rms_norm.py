@@ -13,44 +13,98 @@ from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator
 from fusewheel.dispatch.promise import Argument, fail
 from fusewheel.dispatch.sharding import row_wise
 from fusewheel.ops._checks import check_columns, check_rows, check_same, check_statistic
+from fusewheel.ops._drop_in import check_normalized, drop_in, is_mixture, sizes
 from fusewheel.ops._elementwise import SIZES
 from fusewheel.ops._rows import empty_statistic, wide
 
 LLAMA, GEMMA, TORCH = 0, 1, 2
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6, cast: str = "llama") -> Tensor:
-    """Root-mean-square norm over the last dimension: `x * rstd * weight` with
-    `rstd = 1 / sqrt(mean(x ** 2) + eps)`.
+def _former(x: Tensor, weight: Tensor, eps: float = 1e-6, cast: str = "llama") -> Tensor:
+    """The function with its former arguments."""
+    y: Tensor = torch.ops.fusewheel.rms_norm(x, weight, eps, cast_number("rms_norm", cast))[0]
+    return y
+
+
+def _is_former(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    if len(args) > 1:
+        return isinstance(args[1], Tensor)
+    return "x" in kwargs or ("weight" in kwargs and "normalized_shape" not in kwargs)
+
+
+def _scripted(
+    input: Tensor,
+    normalized_shape: list[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+    cast: str = "torch",
+) -> Tensor:
+    """`rms_norm` for TorchScript, which knows no keyword-only arguments."""
+    number = cast_number("rms_norm", cast)
+    check_normalized("rms_norm", input, normalized_shape, weight, None)
+    if eps is None:
+        eps = 2.220446049250313e-16 if input.dtype == torch.float64 else 1.1920928955078125e-07
+    x = input if len(normalized_shape) == 1 else input.flatten(-len(normalized_shape))
+    if weight is not None:
+        factor = weight.flatten()
+    else:
+        # What changes nothing: "gemma" adds 1.
+        factor = torch.full(
+            (x.size(-1),), 0.0 if number == 1 else 1.0, dtype=x.dtype, device=x.device
+        )
+    y: Tensor = torch.ops.fusewheel.rms_norm(x, factor, eps, number)[0]
+    return y if len(normalized_shape) == 1 else y.view_as(input)
+
+
+@drop_in("rms_norm", {"x": "input"}, _former, _is_former, _scripted)
+def rms_norm(
+    input: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+    *,
+    cast: str = "torch",
+) -> Tensor:
+    """Root-mean-square norm over the last dimensions: `input * rstd * weight` with
+    `rstd = 1 / sqrt(mean(input ** 2) + eps)`.
 
     Models round at different places. `cast` says where:
 
-    * `"llama"`: `x * rstd` in float32, rounded to the dtype of `x`, then times `weight` in that
-      dtype.
-    * `"gemma"`: `x * rstd * (1 + weight)` in float32, rounded once.
-    * `"torch"`: `x * rstd * weight` in float32, rounded once. OLMo-2 does this too.
+    * `"torch"`: `input * rstd * weight` in float32, rounded once. OLMo-2 does this too.
+    * `"llama"`: `input * rstd` in float32, rounded to the dtype of `input`, then times `weight` in
+      that dtype.
+    * `"gemma"`: `input * rstd * (1 + weight)` in float32, rounded once.
 
     In float32 and float64 `"llama"` and `"torch"` are the same. float64 is computed in float64.
+    With `cast="torch"`, PyTorch's function computes complex numbers, and a `weight` of another
+    floating dtype than `input`.
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019);
     `torch.nn.functional.rms_norm`.
 
     Args:
-        x: at least one dimension; float32, bfloat16, float16 or float64.
-        weight: `[x.shape[-1]]`, with the dtype and device of `x`.
-        eps: added to the mean square; default 1e-6.
-        cast: `"llama"` (default), `"gemma"` or `"torch"`, see above.
+        input: a shape that ends with `normalized_shape`; float32, bfloat16, float16 or float64.
+        normalized_shape: the sizes of the last dimensions, over which the mean is taken; a number
+            is the size of the last one.
+        weight: has the shape `normalized_shape`, and the device of `input`; default None, which
+            means that nothing is multiplied.
+        eps: added to the mean square; default None, which means the difference between 1 and the
+            next number, 1.2e-7 in float32 (bfloat16 and float16 are computed in it) and 2.2e-16 in
+            float64.
+        cast: `"torch"` (default), `"llama"` or `"gemma"`, see above. Only by its name.
 
     Returns:
-        A contiguous tensor with the shape and dtype of `x`.
+        A contiguous tensor with the shape and dtype of `input`.
 
     Raises:
         ValueError: `cast` is not one of the three.
-        RuntimeError: a dtype is not one of the four, dtypes or devices differ, `weight` has another
-            shape, `x` has no dimension, or a tensor is sparse.
+        RuntimeError: a dtype is not one of the four, devices differ, a shape is not as above, or a
+            tensor is sparse.
     """
-    y: Tensor = torch.ops.fusewheel.rms_norm(x, weight, eps, cast_number("rms_norm", cast))[0]
-    return y
+    shape = sizes("rms_norm", normalized_shape)
+    if cast == "torch" and (input.is_complex() or is_mixture(input, weight)):
+        return torch.nn.functional.rms_norm(input, shape, weight, eps)
+    return _scripted(input, shape, weight, eps, cast)
 
 
 def cast_number(op: str, cast: str) -> int:
