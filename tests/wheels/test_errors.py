@@ -150,6 +150,6 @@ def test_a_missing_front_attribute_is_an_attribute_error():
 
 
 def test_info_names_versions_and_backends(run_python):
-    done = run_python("from fusewheel.__main__ import main; main(['info'])")
+    done = run_python("from fusewheel.cli import main; main(['info'])")
     assert done.returncode == 0, done.stderr
     assert FRONT in done.stdout and "backend cpu" in done.stdout and "rms_norm" in done.stdout

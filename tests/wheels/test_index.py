@@ -19,7 +19,7 @@ pytestmark = pytest.mark.matrix
 
 THREE = {"fusewheel", "fusewheel-cpu", "fusewheel-cuda"}
 # What else the front needs, beside torch.
-SMALL = {"psutil": "7.2", "tqdm": "4.67"}
+SMALL = {"click": "8.1", "psutil": "7.2", "tqdm": "4.67"}
 
 
 def stub_wheel(folder: Path, name: str, version: str) -> None:

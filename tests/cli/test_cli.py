@@ -1,0 +1,186 @@
+"""The program `fusewheel`: what it prints, and its exit status."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import fusewheel
+import pytest
+import torch
+from fusewheel import cli
+from fusewheel.cli import bench, model
+from tiny_gguf import small_llama
+
+COMMANDS = [
+    *("info", "operators", "demo", "bench", "doctor", "explain", "quantize", "completion"),
+]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:
+    """What a command prints on standard output, or on standard error if it fails."""
+    assert cli.main(arguments) == status
+    printed = capsys.readouterr()
+    return printed.out if status == 0 else printed.err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--version") == f"fusewheel {fusewheel.__version__}\n"
+
+
+def test_help_names_the_commands_and_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
+    text = run(capsys, "--help")
+    places = [text.index(f"\n  {command} ") for command in COMMANDS]
+    assert places == sorted(places)
+    assert "Exit status:" in text and "130  interrupted" in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = run(capsys, command, "--help")
+    assert text.lower().startswith("usage: ") and command in text and "--help" in text
+
+
+def test_info(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEWHEEL_COMPILER_TEST", "7")
+    text = run(capsys)
+    assert text == run(capsys, "info"), "without a command it prints the same"
+    found = json.loads(run(capsys, "info", "--json"))
+    assert found["fusewheel"] == fusewheel.__version__ and found["torch"] == torch.__version__
+    assert found["environment"]["FUSEWHEEL_COMPILER_TEST"] == "7"
+    assert [b["name"] for b in found["backends"]] == [b.name for b in fusewheel.backends()]
+    assert "rms_norm" in found["operators"]
+    for word in (found["fusewheel"], found["processor"], "backend cpu", "rms_norm_backward"):
+        assert word in text
+
+
+def test_operators(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = run(capsys, "operators").splitlines()
+    assert lines[:2] == ["| operator | what it computes | kernels |", "|---|---|---|"]
+    found = json.loads(run(capsys, "operators", "--json"))["operators"]
+    assert len(lines) == len(found) + 2 > 20
+    norm = next(operator for operator in found if operator["name"] == "rms_norm")
+    assert norm["schema"].startswith("fusewheel::rms_norm(Tensor x") and "CPU" in norm["kernels"]
+
+
+def test_bench(capsys: pytest.CaptureFixture[str]) -> None:
+    short = ("--seconds", "0", "--threads", str(torch.get_num_threads()))
+    found = json.loads(run(capsys, "bench", "gelu", "mul", *short, "--json"))
+    assert [t["operator"] for t in found["timings"]] == ["gelu", "mul"]
+    for timing in found["timings"]:
+        assert timing["ratio"] == timing["eager"] / timing["fusewheel"] > 0
+    assert found["machine"]["torch"] == torch.__version__
+    text = run(capsys, "bench", "gelu", *short, "--dtype", "bfloat16")
+    assert "gelu" in text and "bfloat16" in text and "ratio" in text
+    assert "no such operator: nothing; known: " in run(capsys, "bench", "nothing", status=2)
+
+
+def test_both_functions_are_timed_in_turn() -> None:
+    calls: list[str] = []
+    medians = bench.measure(lambda: calls.append("a"), lambda: calls.append("b"), 0.0)
+    assert calls == ["a", "b"] * (bench.LEAST + 1) and min(medians) >= 0
+
+
+def test_explain_a_function_of_ones_own(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "import torch\ndef make():\n    return torch.nn.LayerNorm(64), torch.randn(512, 64)\n"
+    (tmp_path / "explained.py").write_text(text + "def wrong():\n    return 3\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert "layer_norm" in run(capsys, "explain", "explained:make")
+    assert json.loads(run(capsys, "explain", "explained:make", "--json"))
+    assert "must give a tuple" in run(capsys, "explain", "explained:wrong", status=2)
+    assert "ModuleNotFoundError" in run(capsys, "explain", "no_such_module:make", status=2)
+    assert "AttributeError" in run(capsys, "explain", "explained:nothing", status=2)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_quantize_and_load(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    source, target = tmp_path / "in", tmp_path / "out"
+    torch.manual_seed(0)
+    original = small_llama(layers=1).eval()
+    original.save_pretrained(source)
+    (source / "tokenizer.json").write_text("{}")
+    text = run(capsys, "quantize", str(source), str(target))
+    assert f"written to {target}" in text and "int4" in text.lower()
+    loaded = fusewheel.transformers.load_quantized(target)
+    fusewheel.quantize_(original, "int4")
+    ids = torch.arange(7)[None]
+    with torch.no_grad():
+        assert torch.equal(loaded(ids).logits, original(ids).logits)
+    assert not any(t.is_meta for t in (*loaded.parameters(), *loaded.buffers()))
+    assert (target / "tokenizer.json").read_text() == "{}"
+    assert "is not empty" in run(capsys, "quantize", str(source), str(target), status=2)
+    report = run(
+        capsys, "quantize", str(source), str(target), "--force", "--kind", "int8", "--json"
+    )
+    assert json.loads(report)
+    kinds = {type(m).__name__ for m in fusewheel.transformers.load_quantized(target).modules()}
+    assert "LinearInt8" in kinds and "LinearInt4" not in kinds
+    with pytest.raises(FileNotFoundError, match=r"must have a fusewheel\.json"):
+        fusewheel.transformers.load_quantized(source)
+
+
+def test_explain_a_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    small_llama(layers=2).config.save_pretrained(tmp_path)
+    text = run(capsys, "explain", str(tmp_path), "--layers", "1", "--tokens", "16")
+    assert "rms_norm" in text
+    assert "OSError" in run(capsys, "explain", str(tmp_path / "gone"), status=2)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "_FUSEWHEEL_COMPLETE" in run(capsys, "completion", shell)
+
+
+def test_completion_knows_the_commands(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_FUSEWHEEL_COMPLETE", "zsh_complete")
+    monkeypatch.setenv("COMP_WORDS", "fusewheel qu")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    assert "quantize" in run(capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nothing",), "No such command 'nothing'"),
+        (("info", "--nothing"), "No such option"),
+        (("bench", "--threads", "0"), "0 is not in the range"),
+        (("quantize", "in"), "Missing argument 'OUT'"),
+    ],
+)
+def test_a_wrong_command_line(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in run(capsys, *arguments, status=2)
+
+
+def test_an_interruption(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(model, "_from_module", interrupted)
+    assert "interrupted" in run(capsys, "explain", "a:b", status=130)
+
+
+def test_the_doctor_reads_its_own_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(fusewheel.doctor.cli, "main", lambda a: given.append(a) or 1)
+    assert cli.main(["doctor", "a::b", "--samples", "m:f", "--slow"]) == 1
+    assert given == [("a::b", "--samples", "m:f", "--slow")]
+
+
+def test_as_a_module(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "fusewheel", "nothing"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and "Usage: python -m fusewheel" in done.stderr
