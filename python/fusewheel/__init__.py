@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from fusewheel.compiler import export as export
     from fusewheel.compiler import freeze as freeze
     from fusewheel.quantization import quantize_ as quantize_
+    from fusewheel.transformers import patch as patch
+    from fusewheel.transformers import unpatch as unpatch
 
 __all__ = [
     "Backend",
@@ -68,8 +70,10 @@ __all__ = [
     "freeze",
     "inductor",
     "jit",
+    "patch",
     "quantization",
     "quantize_",
+    "unpatch",
     *ops.functions(),
 ]
 
@@ -88,6 +92,8 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module("fusewheel.compiler"), name)
     if name == "quantize_":
         return importlib.import_module("fusewheel.quantization").quantize_
+    if name in ("patch", "unpatch"):
+        return getattr(importlib.import_module("fusewheel.transformers"), name)
     if name in _ROOMS:
         return importlib.import_module(f"fusewheel.{name}")
     raise AttributeError(f"module 'fusewheel' has no attribute '{name}'")

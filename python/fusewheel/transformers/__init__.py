@@ -1,8 +1,20 @@
-"""Models of the package transformers: `attn_implementation="fusewheel"`, quantised weights."""
+"""Models of the package transformers: fused layers without a compiler, quantised weights."""
 
 from __future__ import annotations
 
+from fusewheel.transformers._kernels import register_kernels
+from fusewheel.transformers._patch import PatchReport, patch, unpatch
 from fusewheel.transformers._quantized import copy_tokenizer, load_quantized, save_quantized
 from fusewheel.transformers._register import NAME, register
 
-__all__ = ["NAME", "copy_tokenizer", "load_quantized", "register", "save_quantized"]
+__all__ = [
+    "NAME",
+    "PatchReport",
+    "copy_tokenizer",
+    "load_quantized",
+    "patch",
+    "register",
+    "register_kernels",
+    "save_quantized",
+    "unpatch",
+]

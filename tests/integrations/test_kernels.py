@@ -1,0 +1,94 @@
+"""Layers for the package kernels, which transformers uses for `use_kernels=True`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from types import ModuleType
+from typing import Any
+
+import fusewheel
+import pytest
+import torch
+from fusewheel.transformers._kernels import LAYERS, FusedRMSNorm, FusedRotary
+from torch import Tensor, nn
+
+transformers = pytest.importorskip("transformers")
+HERE = importlib.util.find_spec("kernels") is not None
+
+
+def test_the_mapping(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    stand_in = ModuleType("kernels")
+    stand_in.register_kernel_mapping = given.append
+    monkeypatch.setitem(sys.modules, "kernels", stand_in)
+    fusewheel.transformers.register_kernels()
+    (mapping,) = given
+    assert {name: set(devices) for name, devices in mapping.items()} == {
+        "RMSNorm": {"cpu", "cuda"},
+        "rotary_pos_emb": {"cpu", "cuda"},
+    }
+    assert mapping["RMSNorm"]["cpu"].load() is FusedRMSNorm
+    assert str(mapping["RMSNorm"]["cpu"]) == "fusewheel's FusedRMSNorm"
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kernels", None)
+    with pytest.raises(ImportError, match="pip install kernels"):
+        fusewheel.transformers.register_kernels()
+
+
+@pytest.mark.parametrize("layer", LAYERS.values(), ids=str)
+def test_a_layer_is_what_kernels_asks_for(layer: Any) -> None:
+    """No state and no members of its own, as kernels checks before it uses a class."""
+    kind = layer.load()
+    members = set(dir(kind)) - set(dir(nn.Module))
+    assert members <= {"can_torch_compile", "has_backward"}
+    assert kind.__init__ is nn.Module.__init__
+
+
+@pytest.mark.parametrize("name", ["llama", "olmo2"])
+def test_the_norm_rounds_as_the_layer_it_replaces(name: str) -> None:
+    module = getattr(transformers.models, name)
+    kind = next(
+        value
+        for key, value in vars(getattr(module, f"modeling_{name}")).items()
+        if key.endswith("RMSNorm")
+    )
+    norm, x = kind(64).bfloat16(), torch.randn(50, 64).bfloat16()
+    with torch.no_grad():
+        norm.weight.add_(torch.randn(64) * 0.3)
+    got = FusedRMSNorm.forward(norm, x)
+    assert (got == norm(x)).float().mean() > 0.99
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+def test_rotary(dim: int) -> None:
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+    heads = (2, 4, 5, 8) if dim == 1 else (2, 5, 4, 8)
+    q, k = torch.randn(heads), torch.randn(heads)
+    cos, sin = torch.randn(2, 5, 8), torch.randn(2, 5, 8)
+    got = FusedRotary()(q, k, cos, sin, dim)
+    torch.testing.assert_close(got, apply_rotary_pos_emb(q, k, cos, sin, dim))
+
+
+@pytest.mark.skipif(not HERE, reason="the package kernels is not installed")
+def test_kernelize() -> None:
+    import kernels
+
+    @kernels.use_kernel_forward_from_hub("RMSNorm")
+    class NormRMSNorm(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.variance_epsilon = nn.Parameter(torch.rand(16)), 1e-6
+
+        def forward(self, hidden_states: Tensor) -> Tensor:
+            return nn.functional.rms_norm(hidden_states, (16,), self.weight, self.variance_epsilon)
+
+    model, x = nn.Sequential(NormRMSNorm()), torch.randn(3, 16)
+    want = model(x)
+    fusewheel.transformers.register_kernels()
+    model = kernels.kernelize(model, mode=kernels.Mode.TRAINING, device="cpu")
+    assert model[0].forward.__func__ is FusedRMSNorm.forward
+    torch.testing.assert_close(model(x), want)
