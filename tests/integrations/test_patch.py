@@ -45,6 +45,8 @@ def test_a_patched_model_computes_the_same(name: str) -> None:
     assert report.replaced[""] == "attention and cross_entropy" and not report.left
     assert model.config._attn_implementation == "fusewheel"
     assert list(model.state_dict()) == list(plain.state_dict())
+    # The norms of transformers compute in float32 whatever their dtype is: they are not exact.
+    fusewheel.patch(exact)
     ids = tokens(2, 9)
     for k, triple in enumerate(zip(*(step(m, ids) for m in (model, plain, exact)), strict=True)):
         assert_program_as_good_as_eager(*triple, f"{name}, {k}")
