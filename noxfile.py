@@ -61,8 +61,8 @@ TEST_TOOLS = (
         "tqdm",
     ),  # what fusewheel itself needs: some sessions install it without that
 )
-# The types of packages that come without.
-TYPES = ("types-psutil", "types-tqdm")
+# The types of packages that come without; click brings its own.
+TYPES = ("types-psutil", "types-tqdm", "click")
 # What the tests of models use.
 MODELS = (
     *("transformers>=5.0", "accelerate>=1.0", "gguf>=0.10", "matplotlib>=3.8", "peft>=0.17"),

@@ -101,7 +101,7 @@ def collect() -> Info:
         instructions=facts["capability"],
         threads=facts["threads"],
         backends=tuple(
-            BackendInfo(b.name, b.version, b.device, b.loaded, b.reason or "")
+            BackendInfo(b.name, b.version, b.device, b.loaded, str(b.reason or ""))
             for b in fusewheel.backends()
         ),
         packages=versions,
