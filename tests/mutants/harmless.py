@@ -58,6 +58,7 @@ RULES = (
     Rule(KERNELS, r"[gG]rain\b|numel > kGrain", "The work may be divided among threads anyhow."),
     Rule(KERNELS, r"prefetch|\basks\b", "The processor may be told early or late."),
     Rule(KERNELS, "", "The processor may be told early or late.", inside="prefetch"),
+    Rule(("cpu",), r"__builtin_cpu_init", "GCC's library has done it before."),
     Rule(KERNELS, r"choices\(\)", "Of two ways to the same numbers, one is faster here."),
     Rule(KERNELS, "", "Of two ways to the same numbers, one is faster here.", inside=r"\bis_few\("),
     Rule(KERNELS, _SMALLER, "Of two equal numbers either is the smaller.", old="[<>]"),
