@@ -107,3 +107,14 @@ def test_workflows_name_sessions_that_exist() -> None:
     for path in (ROOT / ".github" / "workflows").glob("*.yml"):
         named = re.findall(r"noxfile\.py -s ([a-z_]+)", path.read_text())
         assert set(named) <= sessions, path.name
+
+
+def test_files_for_the_repository_can_be_read() -> None:
+    files = [*(ROOT / ".github").rglob("*.yml"), ROOT / ".pre-commit-config.yaml"]
+    for path in (*files, ROOT / "CITATION.cff"):
+        assert yaml.safe_load(path.read_text()), path
+    for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"):
+        form = yaml.safe_load(path.read_text())
+        if path.name != "config.yml":
+            names = [part["id"] for part in form["body"]]
+            assert form["name"] and form["description"] and len(names) == len(set(names))
