@@ -102,7 +102,7 @@ def _call(function: Callable[..., Any], given: tuple[Any, ...]) -> Callable[[], 
     return lambda: function(*given)
 
 
-@click.command()
+@click.command(short_help="Time operators beside eager PyTorch.")
 @click.argument("names", nargs=-1, metavar="[OPERATOR]...")
 @click.option("--dtype", type=click.Choice(DTYPES), default="float32", show_default=True)
 @click.option("--threads", type=click.IntRange(1), help="PyTorch's threads (default: its own).")
@@ -113,7 +113,7 @@ def _call(function: Callable[..., Any], given: tuple[Any, ...]) -> Callable[[], 
 def bench(
     names: tuple[str, ...], dtype: str, threads: int | None, seconds: float, as_json: bool
 ) -> None:
-    """Time operators beside eager PyTorch, forward, at one size of a model each.
+    """Time operators beside eager PyTorch, forward, each at the first of its sizes.
 
     Without a name it times all that have a size to time. The repository's own benchmark,
     `nox -s bench`, has more sizes, gradients, Inductor and charts.

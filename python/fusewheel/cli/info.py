@@ -110,7 +110,7 @@ def collect() -> Info:
     )
 
 
-@click.command()
+@click.command(short_help="What a report of a bug needs: versions, processor, kernels.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(as_json: bool = False) -> None:
     """Versions, processor, kernel libraries, operators: what a report of a bug needs."""

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 
-@click.command()
+@click.command(short_help="Say what the compiler replaces in a model, and why not the rest.")
 @click.argument("model", metavar="MODEL")
 @click.option("--layers", type=click.IntRange(1), help="Cut the model to so many layers.")
 @click.option(
@@ -25,7 +25,7 @@ import click
 def explain(
     model: str, layers: int | None, tokens: int, dtype: str, train: bool, as_json: bool
 ) -> None:
-    """What the compiler replaces in a model, and why not the rest.
+    """Say what the compiler replaces in a model, and why not the rest.
 
     MODEL is MODULE:FUNCTION, where FUNCTION() gives the model and its arguments as a tuple; or a
     folder with the config.json of a language model of transformers, or the name of one. Of a

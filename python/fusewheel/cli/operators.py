@@ -61,6 +61,6 @@ def collect() -> Operators:
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def operators(as_json: bool) -> None:
-    """A table of the operators, as Markdown."""
+    """Print a table of the operators, as Markdown."""
     found = collect()
     click.echo(found.to_json() if as_json else str(found))
