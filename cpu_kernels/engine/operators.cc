@@ -1,12 +1,11 @@
 #include "operators.h"
 
 #include <fusewheel/export.h>
-#include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
 
 #include <map>
 #include <mutex>
 
-#include "handles.h"
+#include "steps.h"
 
 namespace fusewheel::engine {
 
@@ -56,15 +55,6 @@ constexpr Listed kAten[] = {
     {"aten::where", "self", "TTT"},
 };
 
-// Sums of floating numbers: the dispatcher's `add` takes a Scalar.
-void add_tensors(StableIValue* stack, uint64_t, uint64_t) {
-  const Handle a(torch::stable::detail::to<AtenTensorHandle>(stack[0]));
-  const Handle b(torch::stable::detail::to<AtenTensorHandle>(stack[1]));
-  AtenTensorHandle sum = nullptr;
-  check(aoti_torch_cpu_add_Tensor(a.get(), b.get(), 1.0, &sum), "an addition");
-  stack[0] = pack(sum);
-}
-
 constexpr std::string_view kLetters = "TOLifbINFdm-";
 
 class Table {
@@ -73,7 +63,8 @@ class Table {
     for (const auto& listed : kAten) {
       add({listed.name, listed.overload, listed.letters, 1, nullptr});
     }
-    add({"engine::add", "", "TT", 1, add_tensors});
+    add({"engine::add", "", "TT", 1, add_step});
+    add({"engine::attention", "", "TTTF", 1, attention_step});
     for (auto kernel = direct_kernels(); kernel != nullptr; kernel = kernel->next) {
       if (kernel->results > 0) {  // those without a result write to an argument
         add({std::string("fusewheel::") + kernel->name, "", kernel->letters, kernel->results,

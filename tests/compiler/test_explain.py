@@ -53,7 +53,7 @@ def test_report(capsys: pytest.CaptureFixture[str]) -> None:
 def test_json() -> None:
     """Other programs read these keys."""
     report = json.loads(fusewheel.explain(Net(), torch.randn(4, 8)).to_json())
-    lists = {"replacements", "refusals", "attentions", "graph_breaks"}
+    lists = {"replacements", "refusals", "attentions", "graph_breaks", "programs"}
     assert report.keys() == {"graphs", "replaced", "bytes_saved"} | lists
     assert report["graphs"] == report["replaced"] == 1 and report["graph_breaks"] == []
     (replacement,), (refusal,) = report["replacements"], report["refusals"]

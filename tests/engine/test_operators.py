@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from fusewheel.engine import ProgramWriter, add_step, step_letters
 from fusewheel.engine.operators import _table, letters_of
+from neighbours import assert_call_as_good_as_eager
 
 
 def overloads():
     for key in _table():
         name, _, overload = key.rpartition(".")
         room, _, operator = name.partition("::")
-        if room != "engine":
+        if room in ("aten", "fusewheel"):
             packet = getattr(getattr(torch.ops, room), operator)
             yield getattr(packet, overload or "default")
 
@@ -29,6 +31,27 @@ def test_only_pure_operators():
     names = {overload._schema.name for overload in overloads()}
     assert {"fusewheel::rms_norm", "fusewheel::linear_int4", "aten::cat"} <= names
     assert not names & {"fusewheel::add_out", "fusewheel::rope_", "fusewheel::run"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("heads", "groups", "keys"), [(6, 2, 70), (6, 2, 5), (4, 4, 80), (3, 1, 600)]
+)
+def test_attention_of_one_query(dtype, heads, groups, keys):
+    """As good as PyTorch's, whichever kernel is chosen."""
+    writer = ProgramWriter()
+    sizes = (2, heads, 1, 16), (2, groups, keys, 16)
+    strides = (heads * 16, 16, 16, 1), (groups * keys * 16, keys * 16, 16, 1)
+    q, k, v = (writer.input(dtype, sizes[i], strides[i]) for i in (0, 1, 1))
+    y = writer.result(dtype, sizes[0], strides[0])
+    writer.step("engine::attention", (q, k, v, 0.3), (y,))
+    program = writer.finish([y])
+
+    def attention(q, k, v):
+        return [F.scaled_dot_product_attention(q, k, v, scale=0.3, enable_gqa=True)]
+
+    given = tuple(torch.randn(sizes[i]).to(dtype) for i in (0, 1, 1))
+    assert_call_as_good_as_eager(lambda f, a: tuple(f(*a)), program, attention, given, "attention")
 
 
 def test_an_operator_of_somebody_else():

@@ -44,14 +44,16 @@ def backend(
 
     Without the option ``inner``, the inner compiler is ``"none"`` for a graph on a CPU in which
     generated code would save next to nothing (see `fusewheel.compiler.cost.codegen_gain`), and
-    ``"inductor"`` for every other graph, and whenever a mode or another option is given.
+    ``"inductor"`` for every other graph, and whenever a mode or another option is given. Large
+    parts of a graph with ``"none"`` that records no gradient are run by the engine.
 
     Args:
         gm: the graph that Dynamo captured; it is changed in place.
         example_inputs: its inputs.
         mode: as for ``torch.compile``; goes to the inner compiler. Default None.
         options: ``inner`` chooses the inner compiler: ``"inductor"``; ``"none"``, which runs the
-            rewritten graph operator by operator (see `fusewheel.compiler.run`); the name of another
+            rewritten graph operator by operator (see `fusewheel.compiler.run`); ``"engine"``, which
+            does the same without Python (see `fusewheel.compiler.lower`); the name of another
             backend, such as ``"aot_eager"`` or ``"eager"``; or a callable that takes a graph and
             example inputs. All other options go to the inner compiler. Default None.
 
@@ -87,18 +89,23 @@ def compile_graph(
     caches = () if recorded else grown_outputs(gm)
     if inner is None and (mode or options):
         inner = "inductor"
+    chosen = inner is None
     if inner is None:
         inner = rewrite_and_choose(gm, recorder)
     else:
         # The engine runs the same operators one after another.
         name = "none" if inner == "engine" else inner
         rewrite(gm, recorder=recorder, inner=name if isinstance(name, str) else None)
-        if inner == "engine" and (recorded or not can_lower(gm)):
-            _log.info("inner 'none': programs have no gradients and no autocast, and run on a CPU")
-            inner = "none"
-    if inner == "none" and not recorded:
+    lowers = not recorded and can_lower(gm)
+    if inner == "engine" and not lowers:
+        _log.info("inner 'none': programs have no gradients and no autocast, and run on a CPU")
+        inner = "none"
+    if inner in ("none", "engine") and not recorded:
         append_rows(gm, recorder)
-    compiled = _inner(inner, mode, dict(options or {}))(gm, example_inputs)
+    if chosen and inner == "none" and lowers:
+        compiled = _lowered(gm, only_if_faster=True)
+    else:
+        compiled = _inner(inner, mode, dict(options or {}))(gm, example_inputs)
     return compiled if recorded else with_dynamic_rows(_without_autograd(compiled), caches)
 
 
@@ -196,9 +203,14 @@ def _executor(inner: str, mode: str | None, options: dict[str, Any]) -> Compiled
 
     if inner == "none":
         return lambda gm, example_inputs: execute(gm)
-    from fusewheel.compiler.lower.engine import lower
+    return lambda gm, example_inputs: _lowered(gm, only_if_faster=False)
 
-    return lambda gm, example_inputs: execute(gm, lower)
+
+def _lowered(gm: GraphModule, only_if_faster: bool) -> Compiled:
+    from fusewheel.compiler.lower.engine import lower
+    from fusewheel.compiler.run import execute
+
+    return execute(gm, functools.partial(lower, only_if_faster=only_if_faster))
 
 
 def _inductor(mode: str | None, options: dict[str, Any]) -> Compiled:

@@ -58,10 +58,10 @@ def explain(model: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Report:
         _note_break(gm, breaks)
         recorded = records_gradients(gm, example_inputs)
         inner = rewrite_and_choose(gm, recorder)
-        if not recorded and can_lower(gm):
-            _note_programs(gm, recorder)
         if inner == "none" and not recorded:
             append_rows(gm, recorder)
+        if not recorded and can_lower(gm):
+            _note_programs(gm, recorder)
         run: Compiled = gm.forward
         return run
 

@@ -30,6 +30,7 @@ def export(
     dynamic_shapes: Any = None,
     strict: bool = False,
     training: bool = False,
+    engine: bool = False,
 ) -> ExportedProgram:
     """Export a model as an ExportedProgram with fused operators.
 
@@ -46,18 +47,24 @@ def export(
         strict: whether Dynamo captures the module, as for ``torch.export.export``; default False.
         training: whether the program will be trained, which decides which replacements are faster.
             Gradients are correct either way. Default False.
+        engine: whether parts of the program become programs of the engine, which runs them on a CPU
+            without Python and without Inductor. Such a program is for inference: call it, and make
+            packages of it, under ``torch.no_grad()``. Default False.
 
     Returns:
         the program; it shares the parameters of `model`.
 
     Raises:
         TypeError: if example inputs or shapes are given for an exported program.
-        ValueError: if an exported program keeps the call signatures of its submodules, because an
-            operator may do the work of several submodules.
+        ValueError: if `engine` and `training` are both asked for; or if an exported program keeps
+            the call signatures of its submodules, because an operator may do the work of several
+            submodules.
         Exception: what ``torch.export.export`` raises for the model and these inputs.
     """
     from torch.export import ExportedProgram
 
+    if engine and training:
+        raise ValueError("export: engine=True is for inference, and cannot be trained")
     if isinstance(model, ExportedProgram):
         if args or kwargs or dynamic_shapes is not None:
             raise TypeError(
@@ -75,6 +82,11 @@ def export(
             strict=strict,
         )
     report = _rewrite(program, training)
+    if engine:
+        from fusewheel.compiler.lower.exported import lower_exported
+
+        lower_exported(program)
+        program.validate()
     counters()["fusewheel"].update(report.counts())
     return program
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import operator
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -16,8 +18,13 @@ from fusewheel.compiler.lower.program import Lowered, write_program
 from fusewheel.compiler.lower.regions import Region, find_regions
 from fusewheel.compiler.lower.sizes import Inexpressible
 
+_log = logging.getLogger("fusewheel.compiler")
+
 # A program of one step would only take its place.
 _FEWEST = 2
+# From so many of fusewheel's operators and views on a program was measured to be faster.
+# PyTorch's operators take as long in both.
+_PAYS = 32
 
 
 @dataclass(frozen=True)
@@ -39,17 +46,30 @@ class ProgramReport:
     lowered: bool
 
 
-def lower(context: Context, outside: Iterable[Node] = ()) -> list[ProgramReport]:
+def lower(
+    context: Context, outside: Iterable[Node] = (), *, only_if_faster: bool = False
+) -> list[ProgramReport]:
     """Replace parts of a graph by programs.
 
     Args:
         context: the graph, in which nothing records a gradient; it is changed in place.
         outside: nodes that stay as they are; default ().
+        only_if_faster: leave parts as they are that are too small to be faster as a program.
+            Default False.
 
     Returns:
         what was found, in order.
     """
-    found = list(_parts(context, outside))
+    try:
+        found = list(_parts(context, outside))
+    except Exception:
+        # Python can call all operators too.
+        if os.environ.get("FUSEWHEEL_COMPILER_STRICT"):
+            raise
+        _log.warning("the graph is left without programs", exc_info=True)
+        return []
+    if only_if_faster:
+        found = [part for part in found if _pays(part[0])]
     # From the last to the first: what a region reads is named before it is replaced.
     for region, lowered, _ in reversed(found):
         if lowered is not None:
@@ -76,6 +96,11 @@ def _parts(
         except Inexpressible as error:
             reason = str(error)
         yield region, lowered, ProgramReport(len(nodes), begin, end, reason, lowered is not None)
+
+
+def _pays(region: Region) -> bool:
+    own = sum("fusewheel" in str(call.operator) for call in region.steps.values())
+    return own + len(region.views) >= _PAYS
 
 
 def _replace(context: Context, region: Region, lowered: Lowered) -> None:

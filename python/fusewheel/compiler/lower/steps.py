@@ -136,6 +136,12 @@ def _attention(node: Node, found: View) -> Call | None:
     names = ("dropout_p", "is_causal", "scale", "enable_gqa")
     if set(options) != set(names) or options["dropout_p"]:
         return None
+    query, key, mask = tensor_of(found.args[0]), tensor_of(found.args[1]), found.args[3]
+    if query is None or key is None:
+        return None
+    one = query.dim() == 4 and query.shape[2] == 1 and mask is None and not options["is_causal"]
+    if one and key.dim() == 4 and query.dtype != torch.float64:
+        return Call("engine::attention", (*found.args[:3], options["scale"]))
     operator = _aten.scaled_dot_product_attention.default
     return Call(operator, (*found.args, *(options[name] for name in names)))
 

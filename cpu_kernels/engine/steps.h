@@ -1,0 +1,15 @@
+// Steps of programs that are no operators, called like kernels: arguments and results on a stack.
+#pragma once
+
+#include <torch/csrc/stable/c/shim.h>
+
+namespace fusewheel::engine {
+
+// (Tensor a, Tensor b) -> Tensor: the sum of floating numbers. The dispatcher's takes a Scalar.
+void add_step(StableIValue* stack, uint64_t, uint64_t);
+
+// (Tensor q, Tensor k, Tensor v, float? scale) -> Tensor: attention of one query of each head to all
+// keys, by whichever of fusewheel's and PyTorch's kernels is faster for the sizes that came.
+void attention_step(StableIValue* stack, uint64_t, uint64_t);
+
+}  // namespace fusewheel::engine
