@@ -217,7 +217,7 @@ void Call::run_step(const Step& step) {
     callee.call(stack_.data(), count, step.results.size());
   } else if (torch_call_dispatcher(callee.name.c_str(), callee.overload.c_str(), stack_.data(),
                                    TORCH_ABI_VERSION) != AOTI_TORCH_SUCCESS) {
-    throw std::runtime_error(callee.name + " failed; torch has printed why");
+    throw std::runtime_error(callee.name + " failed: " + torch_error());
   }
   std::vector<Handle> results;
   for (size_t i = 0; i < step.results.size(); ++i) {

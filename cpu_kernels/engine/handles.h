@@ -7,12 +7,27 @@
 #include <string>
 #include <utility>
 
+#if defined(__ELF__)
+// torch has it since 2.13; weak, so that older ones load the library.
+extern "C" __attribute__((weak)) const char* torch_exception_get_what_without_backtrace();
+#endif
+
 namespace fusewheel::engine {
 
-// Throws what went wrong; torch has printed the details.
+// Why the last call of torch failed, in this thread.
+inline std::string torch_error() {
+#if defined(__ELF__)
+  if (torch_exception_get_what_without_backtrace != nullptr) {
+    return torch_exception_get_what_without_backtrace();
+  }
+#endif
+  return "torch has printed why";
+}
+
+// Throws what went wrong.
 inline void check(AOTITorchError error, const char* what) {
   if (error != AOTI_TORCH_SUCCESS) {
-    throw std::runtime_error(std::string("run: ") + what + " failed");
+    throw std::runtime_error(std::string("run: ") + what + " failed: " + torch_error());
   }
 }
 

@@ -179,6 +179,19 @@ def test_a_step_that_fails_names_the_line_of_the_model():
         program(torch.randn(4, 8), torch.randn(3))
 
 
+def test_an_operator_of_torch_that_fails():
+    writer = ProgramWriter()
+    x = writer.input(torch.float32, (4, 8), (8, 1))
+    y = writer.result(torch.float32, (4, 8), (8, 1))
+    writer.step(aten.matmul.default, (x, x), (y,), "model.py:3")
+    found = r"aten::matmul failed: .+\nin a compiled program, from model\.py:3"
+    with pytest.raises(RuntimeError, match=found) as error:
+        writer.finish([y])(torch.randn(4, 8))
+    # Older ones print it.
+    newer = torch.__version__.split(".")[:2] >= ["2", "13"]
+    assert ("cannot be multiplied" in str(error.value)) == newer
+
+
 def test_a_result_that_is_not_what_the_program_says():
     writer = ProgramWriter()
     x = writer.input(torch.float32, (4,), (1,))
