@@ -439,6 +439,19 @@ def lint(session: nox.Session) -> None:
 
 
 @nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation site into build/site/html; a warning is an error."""
+    wheels = building.build(session, *CPU_ONLY)
+    local = building.local(wheels, "fusewheel", "fusewheel-cpu")
+    session.install(TORCH, "sphinx>=8", "furo", "myst-parser>=4", *MODELS, *local)
+    source, site = ROOT / "build" / "site" / "source", ROOT / "build" / "site" / "html"
+    session.run("python", "tools/pages.py", str(source))
+    shutil.rmtree(site, ignore_errors=True)
+    session.run("python", "-m", "sphinx", "-W", "--keep-going", "-q", str(source), str(site))
+    session.log(f"open {site / 'index.html'}")
+
+
+@nox.session
 def conformance(session: nox.Session) -> None:
     """Try every operator in every part of PyTorch and write docs/conformance.md (slow).
 

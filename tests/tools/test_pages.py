@@ -1,0 +1,57 @@
+"""The sources of the documentation site."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import fusewheel
+import pytest
+from scripts import ROOT, load_script
+
+pages_of = load_script("tools/pages.py")
+
+
+@pytest.mark.parametrize(
+    ("link", "wanted"),
+    [
+        ("[a](compiler.md)", "[a](compiler.md)"),
+        ("[a](compiler.md#how)", "[a](compiler.md#how)"),
+        ("[a](../CONTRIBUTING.md#seeds)", "[a](contributing.md#seeds)"),
+        ("[a](../README.md)", "[a](index.md)"),
+        ("![a](demo.png)", "![a](demo.png)"),
+        ("[a](examples/deployment/main.cpp)", "a"),
+        ("[a](https://example.org/x.md)", "[a](https://example.org/x.md)"),
+        ("[a](#how)", "[a](#how)"),
+    ],
+)
+def test_links_of_a_page_of_docs(link: str, wanted: str) -> None:
+    assert pages_of.page(f"x {link} y", ROOT / "docs" / "page.md") == f"x {wanted} y"
+
+
+def test_links_of_the_first_page() -> None:
+    text = pages_of.page("[a](docs/compiler.md#b) [c](CHANGELOG.md)", ROOT / "README.md")
+    assert text == "[a](compiler.md#b) [c](changelog.md)"
+
+
+def test_every_page_operator_and_public_name_is_on_the_site(tmp_path: Path) -> None:
+    pages_of.write(tmp_path / "source")
+    pages = {path.name: path.read_text() for path in (tmp_path / "source").glob("*.md")}
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} <= set(pages)
+    operators = re.findall(
+        r"autofunction:: fusewheel\.(\w+)$", pages["operators-reference.md"], re.M
+    )
+    assert operators == sorted(fusewheel.ops.functions())
+    assert "fusewheel::rms_norm(Tensor x" in pages["operators-reference.md"]
+    for name in ("fusewheel.explain", "fusewheel.nn.RMSNorm", "fusewheel.patch"):
+        assert f":: {name}\n" in pages["api.md"], name
+    assert pages["index.md"].count("{toctree}") == len(pages_of.PARTS)
+
+
+def test_every_page_has_a_place() -> None:
+    placed = {name for names in pages_of.PARTS.values() for name in names}
+    text = pages_of.contents(placed | {"index", "new"})
+    assert ":caption: More\n\nnew\n" in text and "index" not in text
+    assert ":caption: More" not in pages_of.contents(placed | {"index"})
+    with pytest.raises(SystemExit, match=r"pages that are gone: \['modules'\]"):
+        pages_of.contents(placed - {"modules"})
