@@ -1,9 +1,8 @@
-// The operators of attention of packed sequences on the CPU: the tasks of attention, for each sequence.
+// Attention of packed sequences: the tasks of attention, for each sequence.
 //
 // A task knows its own sequence alone. So a sequence has the same bits whatever else is packed.
 
-#include <fusewheel/attention/attention_varlen.h>
-#include <fusewheel/kernel.h>
+#include <fusewheel/attention/attention_varlen_args.h>
 
 #include <algorithm>
 #include <cstring>
@@ -21,15 +20,60 @@ using FUSEWHEEL_ISA::parallel_for;
 
 namespace {
 
+int64_t element_bytes(Dtype dtype) {
+  return dtype == Dtype::kFloat64 ? 8 : dtype == Dtype::kFloat32 ? 4 : 2;
+}
+
+int64_t accumulate_bytes(Dtype dtype) { return dtype == Dtype::kFloat64 ? 8 : 4; }
+
+void* advance(void* data, int64_t bytes) {
+  return data == nullptr ? nullptr : static_cast<char*>(data) + bytes;
+}
+
+// The same tensor from one of its rows on.
+View from_row(View view, int64_t row, int64_t bytes) {
+  view.data = advance(view.data, row * view.strides[2] * bytes);
+  return view;
+}
+
+// The arguments for one sequence alone, from those of all.
+AttentionArgs part_of(const AttentionArgs& all, const Sequence& own) {
+  AttentionArgs args = all;
+  const int64_t bytes = element_bytes(args.shape.dtype);
+  args.shape.queries = own.queries;
+  args.shape.keys = own.keys;
+  args.q = from_row(args.q, own.query, bytes);
+  args.k = from_row(args.k, own.key, bytes);
+  args.v = from_row(args.v, own.key, bytes);
+  args.out = from_row(args.out, own.query, bytes);
+  args.logsumexp = advance(args.logsumexp, own.query * accumulate_bytes(args.shape.dtype));
+  return args;
+}
+
+AttentionBackwardArgs part_of(const AttentionBackwardArgs& all, const Sequence& own) {
+  AttentionBackwardArgs args = all;
+  args.forward = part_of(all.forward, own);
+  const int64_t bytes = element_bytes(args.forward.shape.dtype);
+  const int64_t wide = accumulate_bytes(args.forward.shape.dtype);
+  args.grad = from_row(args.grad, own.query, bytes);
+  args.grad_logsumexp = from_row(args.grad_logsumexp, own.query, wide);
+  args.grad_q = from_row(args.grad_q, own.query, bytes);
+  args.grad_k = from_row(args.grad_k, own.key, bytes);
+  args.grad_v = from_row(args.grad_v, own.key, bytes);
+  args.delta = advance(args.delta, own.query * wide);
+  args.dots = advance(args.dots, own.query * wide);
+  return args;
+}
+
 // The tasks of all sequences, numbered one sequence after the other: the one with the most work has
 // the first.
 class PackedTasks {
  public:
   AttentionPlan plan{0, 0};
 
-  PackedTasks(const AttentionShape& all, std::vector<Sequence> sequences,
+  PackedTasks(const AttentionShape& all, const Packing& packing,
               AttentionPlan (*plan_of)(const AttentionShape&))
-      : sequences_(std::move(sequences)) {
+      : sequences_(packing.sequences, packing.sequences + packing.count) {
     const auto work = [](const Sequence& own) {
       return static_cast<double>(own.queries) * static_cast<double>(own.keys);
     };
@@ -62,52 +106,43 @@ AttentionBackwardTasks part_of(const AttentionBackwardTasks& all, const Sequence
   const auto& shape = all.forward.shape;
   const AttentionBackwardArgs& args = all;
   const int64_t moved = own.query * shape.size * accumulate_bytes(shape.dtype);
-  return {fusewheel::part_of(args, own), advance(all.sums, moved),
+  return {part_of(args, own), advance(all.sums, moved),
           all.turns + own.query * shape.heads, all.yield};
 }
 
-std::tuple<Tensor, Tensor> attention_varlen(const Tensor& q, const Tensor& k, const Tensor& v,
-                                            const Tensor& cu_seqlens_q, const Tensor& cu_seqlens_k,
-                                            const std::optional<Tensor>& sinks, int64_t left,
-                                            int64_t right, double scale, double softcap) {
-  AttentionVarlen call("attention_varlen", q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, left, right,
-                       scale, softcap);
-  call.allocate(q);
-  const PackedTasks tasks(call.args.shape, call.sequences, FUSEWHEEL_SELECT(attention_plan));
+}  // namespace
+
+int64_t packing_scratch_bytes(int64_t) { return 0; }
+
+void attention_varlen_launch(const AttentionVarlenArgs& args, Stream) {
+  const PackedTasks tasks(args.all.shape, args.packing, FUSEWHEEL_SELECT(attention_plan));
   const auto task = FUSEWHEEL_SELECT(attention_task);
   in_turn(tasks.plan, [&](int64_t index, void* scratch) {
     const auto [sequence, own] = tasks.at(index);
-    task(part_of(call.args, sequence), own, scratch);
+    task(part_of(args.all, sequence), own, scratch);
   });
-  return {call.out, call.logsumexp};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> attention_varlen_backward(
-    const Tensor& grad, const Tensor& grad_logsumexp, const Tensor& q, const Tensor& k,
-    const Tensor& v, const Tensor& cu_seqlens_q, const Tensor& cu_seqlens_k,
-    const std::optional<Tensor>& sinks, const Tensor& out, const Tensor& logsumexp, int64_t left,
-    int64_t right, double scale, double softcap) {
-  AttentionVarlenBackward call("attention_varlen_backward", grad, grad_logsumexp, q, k, v,
-                               cu_seqlens_q, cu_seqlens_k, sinks, out, logsumexp, left, right,
-                               scale, softcap);
-  const auto& args = call.args;
+void attention_varlen_backward_launch(const AttentionVarlenBackwardArgs& call, Stream) {
+  const auto& args = call.all;
   const auto& shape = args.forward.shape;
+  const int64_t queries = shape.heads * shape.queries;
+  const int64_t wide = accumulate_bytes(shape.dtype);
   // Of queries that see no key.
-  std::memset(args.grad_q.data, 0, call.grad_q.numel() * call.grad_q.element_size());
-  if (call.dots.has_value()) {
-    std::memset(args.dots, 0, call.dots->numel() * call.dots->element_size());
+  std::memset(args.grad_q.data, 0,
+              static_cast<size_t>(queries * shape.size * element_bytes(shape.dtype)));
+  if (args.dots != nullptr) {
+    std::memset(args.dots, 0, static_cast<size_t>(queries * wide));
   }
-  const std::unique_ptr<char[]> sums(new char[static_cast<size_t>(
-      shape.heads * shape.queries * shape.size * accumulate_bytes(shape.dtype))]);
+  const std::unique_ptr<char[]> sums(new char[static_cast<size_t>(queries * shape.size * wide)]);
   // More than there are blocks of queries.
-  std::vector<int32_t> turns(static_cast<size_t>(shape.heads * shape.queries));
+  std::vector<int32_t> turns(static_cast<size_t>(queries));
   const AttentionBackwardTasks shared{
       args, sums.get(), turns.data(), [] { std::this_thread::yield(); }};
   parallel_for(shape.heads, 1, [&](int64_t begin, int64_t end) {
     FUSEWHEEL_SELECT(attention_delta)(args, begin, end);
   });
-  const PackedTasks tasks(shape, call.forward.sequences,
-                          FUSEWHEEL_SELECT(attention_backward_plan));
+  const PackedTasks tasks(shape, call.packing, FUSEWHEEL_SELECT(attention_backward_plan));
   const auto task = FUSEWHEEL_SELECT(attention_backward_task);
   in_turn(tasks.plan, [&](int64_t index, void* scratch) {
     const auto [sequence, own] = tasks.at(index);
@@ -118,13 +153,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_varlen_backward(
       FUSEWHEEL_SELECT(attention_grad_sinks)(args, begin, end);
     });
   }
-  return {call.grad_q, call.grad_k, call.grad_v, call.grad_sinks};
 }
 
-FUSEWHEEL_KERNELS(library) {
-  kernel<attention_varlen>(library, "attention_varlen");
-  kernel<attention_varlen_backward>(library, "attention_varlen_backward");
-}
-
-}  // namespace
 }  // namespace fusewheel

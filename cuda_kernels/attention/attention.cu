@@ -2,6 +2,7 @@
 //
 // Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
 
+#include "packing.h"
 #include "scores.h"
 
 namespace fusewheel {
@@ -16,7 +17,8 @@ __global__ void mark_values(const __grid_constant__ AttentionArgs args, int64_t 
        row += warps) {
     const int64_t key = row % shape.keys;
     const int64_t head = row / shape.keys % shape.kv_heads;
-    const Head<T> v(args.v, row / shape.keys / shape.kv_heads, head, shape.keys, shape.value_size);
+    const int64_t batch = row / shape.keys / shape.kv_heads;
+    const Head<T> v(args.v, batch, head, 0, shape.keys, shape.value_size);
     Accumulate<T> odd = 0;
     for (int64_t i = threadIdx.x; i < v.size; i += kWarp) {
       odd += widen(v.data[key * v.row + i * v.element]) * 0;
@@ -33,17 +35,21 @@ __global__ void __launch_bounds__(kTileThreads)
     attend(const __grid_constant__ AttentionArgs args, const __grid_constant__ Division division) {
   using A = Accumulate<T>;
   const auto& shape = args.shape;
-  const Band band = by_query(shape);
   FUSEWHEEL_DYNAMIC_SHARED(A, shared);
   A* weights = shared + 2 * kSlice<A>;
   for (int64_t index = blockIdx.x; index < division.tasks; index += gridDim.x) {
-    const Task task(division, shape.batch, index);
+    const Task task(division, shape, index);
+    if (!task.exists) {
+      continue;
+    }
+    const Sequence& own = task.own;
+    const Band band = by_query(own, shape);
     const int64_t kv_head = task.head / (shape.heads / shape.kv_heads);
-    const Head<T> q(args.q, task.batch, task.head, shape.queries, shape.size);
-    const Head<T> k(args.k, task.batch, kv_head, shape.keys, shape.size);
-    const Head<T> v(args.v, task.batch, kv_head, shape.keys, shape.value_size);
+    const Head<T> q(args.q, task.batch, task.head, own.query, own.queries, shape.size);
+    const Head<T> k(args.k, task.batch, kv_head, own.key, own.keys, shape.size);
+    const Head<T> v(args.v, task.batch, kv_head, own.key, own.keys, shape.value_size);
     const auto* marks = static_cast<const bool*>(args.scratch) +
-                        (task.batch * shape.kv_heads + kv_head) * shape.keys;
+                        (task.batch * shape.kv_heads + kv_head) * shape.keys + own.key;
     const Scores<T> scores(args, task.batch, task.head);
     const int64_t column = task.part * kResultColumns<A, groups>;
     const A sink = args.sinks.data == nullptr
@@ -59,7 +65,7 @@ __global__ void __launch_bounds__(kTileThreads)
       total[i] = sink == kNothing<A> || own_column(0) > 0 ? 0 : 1;
     }
 
-    const int64_t end = band.end(band.last(task.first));
+    const int64_t end = task.wrong ? 0 : band.end(band.last(task.first));
     for (int64_t key = band.begin(task.first) / kTile * kTile; key < end; key += kTile) {
       Tile<A> tile;
       multiply_rows(q, task.first, k, key, shared, tile);
@@ -67,7 +73,7 @@ __global__ void __launch_bounds__(kTileThreads)
       bool marked[kOwnColumns];
 #pragma unroll
       for (int j = 0; j < kOwnColumns; ++j) {
-        marked[j] = key + own_column(j) < shape.keys && marks[key + own_column(j)];
+        marked[j] = key + own_column(j) < own.keys && marks[key + own_column(j)];
       }
 #pragma unroll
       for (int i = 0; i < kOwnRows; ++i) {
@@ -108,22 +114,41 @@ __global__ void __launch_bounds__(kTileThreads)
 
 #pragma unroll
     for (int i = 0; i < kOwnRows; ++i) {
-      const bool no_number = across<Larger>(spoilt >> i & 1u) != 0;
+      const bool no_number = task.wrong || across<Larger>(spoilt >> i & 1u) != 0;
       const A sum = across<Plus>(total[i]);
       const int64_t row = task.first + own_row(i);
-      if (task.part == 0 && own_column(0) == 0 && row < shape.queries) {
-        row_values<A>(args.logsumexp, shape, task.batch, task.head)[row] =
-            sum == 0 ? kNothing<A>
-                     : static_cast<A>(static_cast<double>(peak[i]) +
-                                      logarithm(static_cast<double>(sum)));
+      if (task.part == 0 && own_column(0) == 0 && row < own.queries) {
+        const A logsumexp = sum == 0 ? kNothing<A>
+                                     : static_cast<A>(static_cast<double>(peak[i]) +
+                                                      logarithm(static_cast<double>(sum)));
+        row_values<A>(args.logsumexp, shape, task.batch, task.head, own.query)[row] =
+            task.wrong ? static_cast<A>(NAN) : logsumexp;
       }
       // Of a query that sees no key, all sums are 0.
       total[i] = no_number ? static_cast<A>(NAN) : sum == 0 ? 1 : sum;
     }
-    const Head<T> out(args.out, task.batch, task.head, shape.queries, shape.value_size);
+    const Head<T> out(args.out, task.batch, task.head, own.query, own.queries, shape.value_size);
     store_result<groups>(out, task.first, column, result,
                          [&](int i, A value) { return value / total[i]; });
   }
+}
+
+void launch_attend(const char* op, const AttentionArgs& args, const PackedRows& packed,
+                   Stream stream) {
+  const auto& shape = args.shape;
+  for_tiles(shape.dtype, shape.value_size, [&](auto zero, auto groups) {
+    using T = decltype(zero);
+    using A = Accumulate<T>;
+    constexpr int kWarps = 8;
+    const int64_t values = attention_scratch_bytes(shape);
+    launch(op, mark_values<T>, blocks_for(values, kWarps), dim3(kWarp, kWarps), 0, stream, args,
+           values);
+    constexpr int kColumns = kResultColumns<A, decltype(groups)::value>;
+    const Division division(shape.batch, shape.heads, shape.queries, shape.value_size, kColumns,
+                            packed.queries);
+    launch(op, attend<T, decltype(groups)::value>, blocks_for(division.tasks, 1), kTileThreads,
+           kTileBytes<A>, stream, args, division);
+  });
 }
 
 }  // namespace
@@ -132,20 +157,15 @@ int64_t attention_scratch_bytes(const AttentionShape& shape) {
   return shape.batch * shape.kv_heads * shape.keys;
 }
 
+int64_t packing_scratch_bytes(int64_t sequences) { return PackingMemory::bytes(sequences); }
+
 void attention_launch(const AttentionArgs& args, Stream stream) {
-  const auto& shape = args.shape;
-  for_tiles(shape.dtype, shape.value_size, [&](auto zero, auto groups) {
-    using T = decltype(zero);
-    using A = Accumulate<T>;
-    constexpr int kWarps = 8;
-    const int64_t values = attention_scratch_bytes(shape);
-    launch("attention", mark_values<T>, blocks_for(values, kWarps), dim3(kWarp, kWarps), 0, stream,
-           args, values);
-    constexpr int kColumns = kResultColumns<A, decltype(groups)::value>;
-    const Division division(shape.batch, shape.heads, shape.queries, shape.value_size, kColumns);
-    launch("attention", attend<T, decltype(groups)::value>, blocks_for(division.tasks, 1),
-           kTileThreads, kTileBytes<A>, stream, args, division);
-  });
+  launch_attend("attention", args, {}, stream);
+}
+
+void attention_varlen_launch(const AttentionVarlenArgs& args, Stream stream) {
+  const auto packed = launch_packing("attention_varlen", args.packing, args.all.shape, stream);
+  launch_attend("attention_varlen", args.all, packed, stream);
 }
 
 }  // namespace fusewheel

@@ -4,6 +4,7 @@
 // one thread, in one order: that of queries by tiles of queries, those of keys and values by tiles of
 // keys.
 
+#include "packing.h"
 #include "scores.h"
 
 namespace fusewheel {
@@ -26,35 +27,39 @@ __global__ void __launch_bounds__(kTileThreads)
   constexpr bool kByQuery = of == Of::kQueries;
   const auto& forward = args.forward;
   const auto& shape = forward.shape;
-  const Band band = kByQuery ? by_query(shape) : by_key(shape);
   const int64_t group = shape.heads / shape.kv_heads;
   FUSEWHEEL_DYNAMIC_SHARED(A, shared);
   A* weights = shared + 2 * kSlice<A>;
   for (int64_t index = blockIdx.x; index < division.tasks; index += gridDim.x) {
-    const Task task(division, shape.batch, index);
+    const Task task(division, shape, index);
+    if (!task.exists) {
+      continue;
+    }
+    const Sequence& own = task.own;
+    const Band band = kByQuery ? by_query(own, shape) : by_key(own, shape);
     const int64_t first_head = kByQuery ? task.head : task.head * group;
     const int64_t end_head = kByQuery ? task.head + 1 : first_head + group;
     const int64_t kv_head = first_head / group;
-    const Head<T> k(forward.k, task.batch, kv_head, shape.keys, shape.size);
-    const Head<T> v(forward.v, task.batch, kv_head, shape.keys, shape.value_size);
+    const Head<T> k(forward.k, task.batch, kv_head, own.key, own.keys, shape.size);
+    const Head<T> v(forward.v, task.batch, kv_head, own.key, own.keys, shape.value_size);
     const int64_t column = task.part * kResultColumns<A, groups>;
     Result<A, groups> result = {};
     A dots[kOwnRows] = {};  // of the shares and their gradients
 
     for (int64_t head = first_head; head < end_head; ++head) {
-      const Head<T> q(forward.q, task.batch, head, shape.queries, shape.size);
-      const Head<T> grad(args.grad, task.batch, head, shape.queries, shape.value_size);
+      const Head<T> q(forward.q, task.batch, head, own.query, own.queries, shape.size);
+      const Head<T> grad(args.grad, task.batch, head, own.query, own.queries, shape.value_size);
       const Scores<T> scores(forward, task.batch, head);
-      const A* logsumexp = row_values<A>(forward.logsumexp, shape, task.batch, head);
-      const A* delta = row_values<A>(args.delta, shape, task.batch, head);
+      const A* logsumexp = row_values<A>(forward.logsumexp, shape, task.batch, head, own.query);
+      const A* delta = row_values<A>(args.delta, shape, task.batch, head, own.query);
       const auto query_at = [&](int64_t query) -> Query<A> {
-        if (query >= shape.queries) {
+        if (query >= own.queries) {
           return {0, 0};
         }
         const A base = logsumexp[query];
         return {base == kNothing<A> ? 0 : base, delta[query]};
       };
-      const int64_t end = band.end(band.last(task.first));
+      const int64_t end = task.wrong ? 0 : band.end(band.last(task.first));
       for (int64_t other = band.begin(task.first) / kTile * kTile; other < end; other += kTile) {
         Tile<A> slopes;  // gradients of the shares, then of the scores
         if constexpr (of != Of::kValues) {
@@ -91,18 +96,19 @@ __global__ void __launch_bounds__(kTileThreads)
     }
 
     const View& to = kByQuery ? args.grad_q : of == Of::kKeys ? args.grad_k : args.grad_v;
-    const Head<T> out(to, task.batch, task.head, band.rows,
+    const Head<T> out(to, task.batch, task.head, kByQuery ? own.query : own.key, band.rows,
                       of == Of::kValues ? shape.value_size : shape.size);
-    const A scale = of == Of::kValues ? 1 : static_cast<A>(shape.scale);
+    const A scale = task.wrong ? static_cast<A>(NAN)
+                               : of == Of::kValues ? 1 : static_cast<A>(shape.scale);
     store_result<groups>(out, task.first, column, result,
                          [&](int, A value) { return value * scale; });
     if (kByQuery && args.dots != nullptr && task.part == 0) {
 #pragma unroll
       for (int i = 0; i < kOwnRows; ++i) {
-        const A dot = across<Plus>(dots[i]);
+        const A dot = task.wrong ? static_cast<A>(NAN) : across<Plus>(dots[i]);
         const int64_t query = task.first + own_row(i);
-        if (own_column(0) == 0 && query < shape.queries) {
-          row_values<A>(args.dots, shape, task.batch, task.head)[query] = dot;
+        if (own_column(0) == 0 && query < own.queries) {
+          row_values<A>(args.dots, shape, task.batch, task.head, own.query)[query] = dot;
         }
       }
     }
@@ -119,9 +125,9 @@ __global__ void __launch_bounds__(kTileThreads)
   const auto& shape = args.forward.shape;
   FUSEWHEEL_DYNAMIC_SHARED(A, shared);
   for (int64_t index = blockIdx.x; index < division.tasks; index += gridDim.x) {
-    const Task task(division, shape.batch, index);
-    const Head<T> grad(args.grad, task.batch, task.head, shape.queries, shape.value_size);
-    const Head<T> out(args.forward.out, task.batch, task.head, shape.queries,
+    const Task task(division, shape, index);
+    const Head<T> grad(args.grad, task.batch, task.head, 0, shape.queries, shape.value_size);
+    const Head<T> out(args.forward.out, task.batch, task.head, 0, shape.queries,
                             shape.value_size);
     A sum = 0;
     for (int64_t k = 0; k < shape.value_size; k += kDepth<A>) {
@@ -179,7 +185,8 @@ __global__ void __launch_bounds__(kMaxRowThreads)
 }
 
 template <Of of>
-void launch_gradient(const AttentionBackwardArgs& args, Stream stream) {
+void launch_gradient(const char* op, const AttentionBackwardArgs& args, const PackedRows& packed,
+                     Stream stream) {
   const auto& shape = args.forward.shape;
   const int64_t size = of == Of::kValues ? shape.value_size : shape.size;
   for_tiles(shape.dtype, size, [&](auto zero, auto groups) {
@@ -189,31 +196,41 @@ void launch_gradient(const AttentionBackwardArgs& args, Stream stream) {
     constexpr bool kByQuery = of == Of::kQueries;
     const Division division(shape.batch, kByQuery ? shape.heads : shape.kv_heads,
                             kByQuery ? shape.queries : shape.keys, size,
-                            kResultColumns<A, kGroups>);
-    launch("attention_backward", gradient<T, of, kGroups>, blocks_for(division.tasks, 1),
-           kTileThreads, kTileBytes<A>, stream, args, division);
+                            kResultColumns<A, kGroups>, kByQuery ? packed.queries : packed.keys);
+    launch(op, gradient<T, of, kGroups>, blocks_for(division.tasks, 1), kTileThreads,
+           kTileBytes<A>, stream, args, division);
   });
+}
+
+void launch_gradients(const char* op, const AttentionBackwardArgs& args, const PackedRows& packed,
+                      Stream stream) {
+  const auto& shape = args.forward.shape;
+  for_dtype(shape.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const Division rows(shape.batch, shape.heads, shape.queries, 1, 1);
+    launch(op, subtract<T>, blocks_for(rows.tasks, 1), kTileThreads, kTileBytes<Accumulate<T>>,
+           stream, args, rows);
+  });
+  launch_gradient<Of::kQueries>(op, args, packed, stream);
+  launch_gradient<Of::kKeys>(op, args, packed, stream);
+  launch_gradient<Of::kValues>(op, args, packed, stream);
+  if (args.grad_sinks != nullptr) {
+    for_dtype(shape.dtype, [&](auto zero) {
+      launch(op, sink_gradient<decltype(zero)>, blocks_for(shape.heads, 1), 256, 0, stream, args);
+    });
+  }
 }
 
 }  // namespace
 
 void attention_backward_launch(const AttentionBackwardArgs& args, Stream stream) {
-  const auto& shape = args.forward.shape;
-  for_dtype(shape.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const Division rows(shape.batch, shape.heads, shape.queries, 1, 1);
-    launch("attention_backward", subtract<T>, blocks_for(rows.tasks, 1), kTileThreads,
-           kTileBytes<Accumulate<T>>, stream, args, rows);
-  });
-  launch_gradient<Of::kQueries>(args, stream);
-  launch_gradient<Of::kKeys>(args, stream);
-  launch_gradient<Of::kValues>(args, stream);
-  if (args.grad_sinks != nullptr) {
-    for_dtype(shape.dtype, [&](auto zero) {
-      launch("attention_backward", sink_gradient<decltype(zero)>, blocks_for(shape.heads, 1), 256,
-             0, stream, args);
-    });
-  }
+  launch_gradients("attention_backward", args, {}, stream);
+}
+
+void attention_varlen_backward_launch(const AttentionVarlenBackwardArgs& args, Stream stream) {
+  constexpr const char* kOp = "attention_varlen_backward";
+  const auto packed = launch_packing(kOp, args.packing, args.all.forward.shape, stream);
+  launch_gradients(kOp, args.all, packed, stream);
 }
 
 }  // namespace fusewheel

@@ -1,7 +1,7 @@
-// Which scores there are, what becomes of a product to be one, and how blocks divide the work.
+// Which scores there are, and what becomes of a product to be one.
 #pragma once
 
-#include "tiles.h"
+#include "tasks.h"
 
 namespace fusewheel {
 namespace {
@@ -41,12 +41,12 @@ struct Band {
   }
 };
 
-__device__ inline Band by_query(const AttentionShape& shape) {
-  return {shape.queries, shape.keys, shape.left, shape.right};
+__device__ inline Band by_query(const Sequence& own, const AttentionShape& shape) {
+  return {own.queries, own.keys, shape.left, shape.right};
 }
 // A key is seen by the queries before it that look so far to the right.
-__device__ inline Band by_key(const AttentionShape& shape) {
-  return {shape.keys, shape.queries, shape.right, shape.left};
+__device__ inline Band by_key(const Sequence& own, const AttentionShape& shape) {
+  return {own.keys, own.queries, shape.right, shape.left};
 }
 
 // Makes scores of the products of one head.
@@ -93,40 +93,6 @@ struct Scores {
     return score + widen(static_cast<const T*>(bias)[at]);
   }
 };
-
-// A task is a tile of rows of one head and some columns of its result. Tasks that follow each other
-// are of different heads, from the last rows to the first: under a causal mask those have the most
-// work.
-struct Division {
-  int64_t heads;
-  int64_t parts;  // of the columns
-  int64_t tasks;
-
-  Division(int64_t batch, int64_t heads, int64_t rows, int64_t size, int64_t columns)
-      : heads(heads),
-        parts(size > columns ? (size + columns - 1) / columns : 1),
-        tasks(batch * heads * parts * ((rows + kTile - 1) / kTile)) {}
-};
-
-struct Task {
-  int64_t batch;
-  int64_t head;
-  int64_t first;  // row
-  int64_t part;
-
-  __device__ Task(const Division& division, int64_t batches, int64_t index) {
-    const int64_t beside = batches * division.heads * division.parts;
-    first = (division.tasks / beside - 1 - index / beside) * kTile;
-    part = index % division.parts;
-    head = index / division.parts % division.heads;
-    batch = index % beside / division.parts / division.heads;
-  }
-};
-
-template <typename A>
-__device__ A* row_values(void* values, const AttentionShape& shape, int64_t batch, int64_t head) {
-  return static_cast<A*>(values) + (batch * shape.heads + head) * shape.queries;
-}
 
 // Calls body(T{}, groups) with the element type, and with as many groups of columns as `size` needs;
 // at most two.

@@ -70,8 +70,11 @@ struct Head {
   int64_t size;
   bool vectors;  // every vector of a row is aligned
 
-  __device__ Head(const View& view, int64_t batch, int64_t head, int64_t rows, int64_t size)
-      : data(static_cast<T*>(view.data) + batch * view.strides[0] + head * view.strides[1]),
+  // `first` of the tensor's rows is the first of these.
+  __device__ Head(const View& view, int64_t batch, int64_t head, int64_t first, int64_t rows,
+                  int64_t size)
+      : data(static_cast<T*>(view.data) + batch * view.strides[0] + head * view.strides[1] +
+             first * view.strides[2]),
         row(view.strides[2]),
         element(view.strides[3]),
         rows(rows),

@@ -1,7 +1,8 @@
 // The device parts of attention over buffers of the exact size, as in kernels.cpp.
 
-#include <fusewheel/attention/attention_args.h>
+#include <fusewheel/attention/attention_varlen_args.h>
 
+#include <cstring>
 #include <vector>
 
 #include "buffer.h"
@@ -99,8 +100,7 @@ void forward(const Case& c, Dtype dtype) {
   memory.expect_written("attention");
 }
 
-void backward(const Case& c, Dtype dtype) {
-  Memory memory(c, dtype);
+AttentionBackwardArgs backward_arguments(const Case& c, Dtype dtype, Memory& memory) {
   const int64_t wide = accumulate_size_of(dtype);
   const int64_t queries = c.heads * c.queries;
   AttentionBackwardArgs args{};
@@ -115,8 +115,54 @@ void backward(const Case& c, Dtype dtype) {
     args.grad_sinks = memory.take(c.heads, size_of(dtype), true);
     args.dots = memory.take(queries, wide, true);
   }
-  attention_backward_launch(args, nullptr);
+  return args;
+}
+
+void backward(const Case& c, Dtype dtype) {
+  Memory memory(c, dtype);
+  attention_backward_launch(backward_arguments(c, dtype, memory), nullptr);
   memory.expect_written("attention_backward");
+}
+
+// Packed sequences of 70 queries and 130 keys in all; the last three of these bounds are wrong.
+struct Bounded {
+  std::vector<int64_t> queries;
+  std::vector<int64_t> keys;
+};
+
+const Bounded kBounds[] = {
+    {{0, 70}, {0, 130}},
+    {{0, 3, 3, 70}, {0, 0, 65, 130}},
+    {{0, 70, 1, 70}, {0, 9, 40, 130}},
+    {{0, 35, 70}, {0, INT64_MAX, 130}},
+    {{0}, {INT64_MIN}},
+};
+
+Bounds numbers(const std::vector<int64_t>& values, Memory& memory) {
+  const auto count = static_cast<int64_t>(values.size());
+  void* data = memory.take(count, 8, false);
+  std::memcpy(data, values.data(), values.size() * 8);
+  return {data, 1, true};
+}
+
+Packing packing(const Bounded& bounds, Memory& memory) {
+  const auto count = static_cast<int64_t>(bounds.queries.size()) - 1;
+  return {count, nullptr, numbers(bounds.queries, memory), numbers(bounds.keys, memory),
+          memory.take(packing_scratch_bytes(count), 1, false)};
+}
+
+void packed(const Bounded& bounds, Dtype dtype) {
+  const Case c{2, 1, 70, 130, 9, 20, 33, 0, 0, 0, 0, false, false, true};
+  Memory memory(c, dtype);
+  AttentionVarlenArgs args{arguments(c, dtype, true, memory), packing(bounds, memory)};
+  args.all.scratch = memory.take(attention_scratch_bytes(args.all.shape), 1, true);
+  attention_varlen_launch(args, nullptr);
+  memory.expect_written("attention_varlen");
+  Memory gradients(c, dtype);
+  const AttentionVarlenBackwardArgs backward{backward_arguments(c, dtype, gradients),
+                                             packing(bounds, gradients)};
+  attention_varlen_backward_launch(backward, nullptr);
+  gradients.expect_written("attention_varlen_backward");
 }
 
 }  // namespace
@@ -126,6 +172,9 @@ int main() {
     for (const Case& c : kCases) {
       forward(c, dtype);
       backward(c, dtype);
+    }
+    for (const Bounded& bounds : kBounds) {
+      packed(bounds, dtype);
     }
   }
 }

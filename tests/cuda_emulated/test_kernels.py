@@ -8,6 +8,7 @@ from .conftest import SANITIZE, Build, run
 
 PROGRAMS = {
     "attention.cpp": ("attention/attention", "attention/attention_backward"),
+    "attention_decode.cpp": ("attention/attention_decode",),
     "kernels.cpp": (
         "attention/merge_attention",
         "tutorial/mul",

@@ -86,12 +86,10 @@ def test_the_same_bits_for_any_number_of_threads(dtype, paged):
 def test_what_a_sequence_gives_does_not_depend_on_the_others(dtype):
     q, k, v, lengths = caches([1700, 33, 900], dtype=dtype)
     want = fusewheel.attention_decode(q, k, v, lengths)
-    if not emulated():
-        for b in range(3):
-            own = slice(b, b + 1)
-            assert torch.equal(
-                fusewheel.attention_decode(q[own], k[own], v[own], lengths[own]), want[own]
-            )
+    for b in range(3):
+        own = slice(b, b + 1)
+        got = fusewheel.attention_decode(q[own], k[own], v[own], lengths[own])
+        assert torch.equal(got, want[own])
 
 
 @pytest.mark.parametrize("large", [1e4, -1e4])
@@ -137,15 +135,24 @@ def test_lengths_and_pages_that_do_not_exist_are_refused():
 def test_where_values_cannot_be_looked_at_the_result_is_nan():
     q, k, v, lengths = caches([40, 17])
     rest = None, None, None, -1, 0.25, 0.0
-    for wrong in (torch.tensor([40, 46]), torch.tensor([40, -3])):
-        out, lse = OPERATOR.reference(q, k, v, wrong, None, *rest)
-        assert bool(out[1].isnan().all()) and bool(lse[1].isnan().all())
-        assert not out[0].isnan().any() and not lse[0].isnan().any()
-    table = any_table(lengths, 16)
-    pages = [in_pages(t, 16, table, NAN) for t in (k, v)]
-    table[1, 1] = -1
-    out, _ = OPERATOR.reference(q, *pages, lengths, table, *rest)
-    assert bool(out[1].isnan().all()) and not out[0].isnan().any()
+    functions = [OPERATOR.reference, *([OPERATOR.overload] if emulated() else [])]
+    for function in functions:
+        for wrong in (torch.tensor([40, 46]), torch.tensor([40, -3])):
+            out, lse = function(q, k, v, wrong, None, *rest)
+            assert bool(out[1].isnan().all()) and bool(lse[1].isnan().all())
+            assert not out[0].isnan().any() and not lse[0].isnan().any()
+        table = any_table(lengths, 16)
+        pages = [in_pages(t, 16, table, NAN) for t in (k, v)]
+        for page in (-1, len(pages[0]), 2**31 - 1, -(2**31)):
+            spoilt = table.clone()
+            spoilt[1, 1] = page
+            out, lse = function(q, *pages, lengths, spoilt, *rest)
+            assert bool(out[1].isnan().all()) and bool(lse[1].isnan().all())
+            assert not out[0].isnan().any() and not lse[0].isnan().any()
+        # Pages in which no key is seen need not exist.
+        table[0, 0] = -1
+        out, _ = function(q, *pages, lengths, table, *rest[:3], 20, *rest[4:])
+        assert bool(out[0].isfinite().all())
 
 
 def test_a_window_has_no_right_end():

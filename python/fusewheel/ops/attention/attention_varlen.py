@@ -49,12 +49,12 @@ def attention_varlen(
     in one sequence does not reach another. Gradients flow to `q`, `k`, `v` and `sinks`, also
     through `lse`.
 
-    PyTorch operators compute second derivatives and forward-mode derivatives, and everything on a
-    GPU, for which there is no kernel yet: one sequence after the other, with all scores of a
-    sequence in memory. Under `torch.func`, and where second derivatives are compiled, they compute
-    all sequences together, with a mask and the scores of all queries and all keys in memory; there
-    a gradient may be NaN if anything in another sequence is. TorchScript compiles no function with
-    keyword-only arguments; there call `torch.ops.fusewheel.attention_varlen`.
+    PyTorch operators compute second derivatives and forward-mode derivatives: one sequence after
+    the other, with all scores of a sequence in memory. Under `torch.func`, and where second
+    derivatives are compiled, they compute all sequences together, with a mask and the scores of all
+    queries and all keys in memory; there a gradient may be NaN if anything in another sequence is.
+    TorchScript compiles no function with keyword-only arguments; there call
+    `torch.ops.fusewheel.attention_varlen`.
 
     Source: as for `fusewheel.attention`; the form of the arguments is that of
     `flash_attn_varlen_func` of Dao et al., "FlashAttention" (2022).
@@ -90,8 +90,9 @@ def attention_varlen(
     Raises:
         ValueError: `window` is not a pair.
         RuntimeError: a dtype, shape or device is not as above, a number of `window` or `softcap` is
-            out of range, or the numbers in `cu_seqlens_q` or `cu_seqlens_k` are not as above. Under
-            `torch.func`, and where second derivatives are compiled, these numbers are not checked.
+            out of range, or, on a CPU, the numbers in `cu_seqlens_q` or `cu_seqlens_k` are not as
+            above. On a GPU all results are NaN if these numbers are wrong. Under `torch.func`, and
+            where second derivatives are compiled, they are not checked.
     """
     left, right = limits("attention_varlen", causal, window)
     bounds = cu_seqlens_q, cu_seqlens_k

@@ -2,18 +2,11 @@
 #pragma once
 
 #include <fusewheel/attention/attention.h>
+#include <fusewheel/attention/attention_varlen_args.h>
 
 #include <vector>
 
 namespace fusewheel {
-
-// One of the sequences that are packed together: where it begins, and how long it is.
-struct Sequence {
-  int64_t query;
-  int64_t queries;
-  int64_t key;
-  int64_t keys;
-};
 
 // A tensor [tokens, heads, elements] as [1, heads, tokens, elements].
 inline View packed_view_of(const Tensor& tensor) {
@@ -27,59 +20,15 @@ inline View packed_values_of(const Tensor& tensor) {
   return {const_cast<void*>(tensor.const_data_ptr()), {0, strides[0], strides[1], 0}};
 }
 
-inline int64_t element_bytes(Dtype dtype) {
-  return dtype == Dtype::kFloat64 ? 8 : dtype == Dtype::kFloat32 ? 4 : 2;
-}
-
-inline int64_t accumulate_bytes(Dtype dtype) { return dtype == Dtype::kFloat64 ? 8 : 4; }
-
-inline void* advance(void* data, int64_t bytes) {
-  return data == nullptr ? nullptr : static_cast<char*>(data) + bytes;
-}
-
-// The same tensor from one of its rows on.
-inline View from_row(View view, int64_t row, int64_t bytes) {
-  view.data = advance(view.data, row * view.strides[2] * bytes);
-  return view;
-}
-
-// The arguments for one sequence alone, from those of all.
-inline AttentionArgs part_of(const AttentionArgs& all, const Sequence& own) {
-  AttentionArgs args = all;
-  const int64_t bytes = element_bytes(args.shape.dtype);
-  args.shape.queries = own.queries;
-  args.shape.keys = own.keys;
-  args.q = from_row(args.q, own.query, bytes);
-  args.k = from_row(args.k, own.key, bytes);
-  args.v = from_row(args.v, own.key, bytes);
-  args.out = from_row(args.out, own.query, bytes);
-  args.logsumexp = advance(args.logsumexp, own.query * accumulate_bytes(args.shape.dtype));
-  return args;
-}
-
-inline AttentionBackwardArgs part_of(const AttentionBackwardArgs& all, const Sequence& own) {
-  AttentionBackwardArgs args = all;
-  args.forward = part_of(all.forward, own);
-  const int64_t bytes = element_bytes(args.forward.shape.dtype);
-  const int64_t wide = accumulate_bytes(args.forward.shape.dtype);
-  args.grad = from_row(args.grad, own.query, bytes);
-  args.grad_logsumexp = from_row(args.grad_logsumexp, own.query, wide);
-  args.grad_q = from_row(args.grad_q, own.query, bytes);
-  args.grad_k = from_row(args.grad_k, own.key, bytes);
-  args.grad_v = from_row(args.grad_v, own.key, bytes);
-  args.delta = advance(args.delta, own.query * wide);
-  args.dots = advance(args.dots, own.query * wide);
-  return args;
-}
-
-// A checked call; owns the tensors its arguments point into. The arguments are those of a single
-// sequence of all tokens; part_of makes those of each sequence.
+// A checked call; owns the tensors its arguments point into.
 struct AttentionVarlen {
   Tensor out;
   Tensor logsumexp;
   std::optional<Tensor> sinks;
   std::vector<Sequence> sequences;
-  AttentionArgs args;
+  std::optional<Tensor> scratch;
+  std::optional<Tensor> packing_scratch;
+  AttentionVarlenArgs args;
 
   AttentionVarlen(const char* op, const Tensor& q, const Tensor& k, const Tensor& v,
                   const Tensor& cu_seqlens_q, const Tensor& cu_seqlens_k,
@@ -89,49 +38,62 @@ struct AttentionVarlen {
     check(op, q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, left, right, softcap);
     const auto sizes = q.sizes();
     const int64_t keys = k.sizes()[0];
-    const auto queries_end = bounds_of(op, {"cu_seqlens_q", cu_seqlens_q}, {"q", q});
-    const auto keys_end = bounds_of(op, {"cu_seqlens_k", cu_seqlens_k}, {"k", k});
-    for (size_t i = 1; i < queries_end.size(); ++i) {
-      const int64_t query = queries_end[i - 1];
-      const int64_t key = keys_end[i - 1];
-      sequences.push_back({query, queries_end[i] - query, key, keys_end[i] - key});
-    }
     // More than all keys is as good as all of them, and cannot overflow.
     const int64_t most = sizes[0] + keys;
-    args.shape = {1,
-                  sizes[1],
-                  k.sizes()[1],
-                  sizes[0],
-                  keys,
-                  sizes[2],
-                  v.sizes()[2],
-                  sizes[0],
-                  std::min(left, most),
-                  std::min(right, most),
-                  scale,
-                  softcap,
-                  dtype_of(q),
-                  false};
-    args.q = packed_view_of(q);
-    args.k = packed_view_of(k);
-    args.v = packed_view_of(v);
+    args.all.shape = {1,
+                      sizes[1],
+                      k.sizes()[1],
+                      sizes[0],
+                      keys,
+                      sizes[2],
+                      v.sizes()[2],
+                      sizes[0],
+                      std::min(left, most),
+                      std::min(right, most),
+                      scale,
+                      softcap,
+                      dtype_of(q),
+                      false};
+    args.all.q = packed_view_of(q);
+    args.all.k = packed_view_of(k);
+    args.all.v = packed_view_of(v);
     if (sinks.has_value()) {
       this->sinks = as_contiguous(*sinks);
-      args.sinks = {const_cast<void*>(this->sinks->const_data_ptr()), {0, 1, 0, 0}};
+      args.all.sinks = {const_cast<void*>(this->sinks->const_data_ptr()), {0, 1, 0, 0}};
     }
+    if (can_read_tensors()) {
+      read_sequences(op, q, k, cu_seqlens_q, cu_seqlens_k);
+    }
+    const int64_t count = cu_seqlens_q.sizes()[0] - 1;
+    args.packing = {count, sequences.data(), bounds_of(cu_seqlens_q), bounds_of(cu_seqlens_k),
+                    allocate_bytes(packing_scratch, packing_scratch_bytes(count), q)};
   }
 
   void allocate(const Tensor& q) {
-    const auto& shape = args.shape;
+    const auto& shape = args.all.shape;
     const int64_t result[] = {shape.queries, shape.heads, shape.value_size};
     const int64_t rows[] = {shape.heads, shape.queries};
     out = empty_contiguous({result, 3}, q.scalar_type(), q);
     logsumexp = empty_contiguous({rows, 2}, accumulate_type(q), q);
-    args.out = packed_view_of(out);
-    args.logsumexp = logsumexp.mutable_data_ptr();
+    args.all.out = packed_view_of(out);
+    args.all.logsumexp = logsumexp.mutable_data_ptr();
+    args.all.scratch = allocate_bytes(scratch, attention_scratch_bytes(shape), q);
   }
 
  private:
+  static void* allocate_bytes(std::optional<Tensor>& memory, int64_t bytes, const Tensor& like) {
+    if (bytes == 0) {
+      return nullptr;
+    }
+    memory = empty_contiguous({&bytes, 1}, ScalarType::Byte, like);
+    return memory->mutable_data_ptr();
+  }
+
+  static Bounds bounds_of(const Tensor& tensor) {
+    return {tensor.const_data_ptr(), tensor.strides()[0],
+            tensor.scalar_type() == ScalarType::Long};
+  }
+
   static void check(const char* op, const Tensor& q, const Tensor& k, const Tensor& v,
                     const Tensor& cu_seqlens_q, const Tensor& cu_seqlens_k,
                     const std::optional<Tensor>& sinks, int64_t left, int64_t right,
@@ -176,8 +138,19 @@ struct AttentionVarlen {
     }
   }
 
+  void read_sequences(const char* op, const Tensor& q, const Tensor& k,
+                      const Tensor& cu_seqlens_q, const Tensor& cu_seqlens_k) {
+    const auto queries_end = numbers_of(op, {"cu_seqlens_q", cu_seqlens_q}, {"q", q});
+    const auto keys_end = numbers_of(op, {"cu_seqlens_k", cu_seqlens_k}, {"k", k});
+    for (size_t i = 1; i < queries_end.size(); ++i) {
+      const int64_t query = queries_end[i - 1];
+      const int64_t key = keys_end[i - 1];
+      sequences.push_back({query, queries_end[i] - query, key, keys_end[i] - key});
+    }
+  }
+
   // The numbers in bounds, which count the rows of a tensor.
-  static std::vector<int64_t> bounds_of(const char* op, Argument bounds, Argument rows) {
+  static std::vector<int64_t> numbers_of(const char* op, Argument bounds, Argument rows) {
     const auto& tensor = bounds.tensor;
     const std::string name = bounds.name;
     const bool is_long = tensor.scalar_type() == ScalarType::Long;
@@ -214,7 +187,7 @@ struct AttentionVarlenBackward {
   Tensor grad_sinks;
   Tensor delta;
   std::optional<Tensor> dots;
-  AttentionBackwardArgs args;
+  AttentionVarlenBackwardArgs args;
 
   AttentionVarlenBackward(const char* op, const Tensor& grad, const Tensor& grad_logsumexp,
                           const Tensor& q, const Tensor& k, const Tensor& v,
@@ -224,7 +197,7 @@ struct AttentionVarlenBackward {
                           double softcap)
       : forward(op, q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, left, right, scale, softcap),
         args{} {
-    const auto& shape = forward.args.shape;
+    const auto& shape = forward.args.all.shape;
     const int64_t result[] = {shape.queries, shape.heads, shape.value_size};
     for (const Argument& argument : {Argument{"grad", grad}, Argument{"out", out}}) {
       check_matches(op, argument, {"q", q});
@@ -237,25 +210,27 @@ struct AttentionVarlenBackward {
     const int64_t rows[] = {shape.heads, shape.queries};
     const int64_t heads = sinks.has_value() ? shape.heads : 0;
     forward.logsumexp = as_contiguous(logsumexp);
-    forward.args.out = packed_view_of(out);
-    forward.args.logsumexp = const_cast<void*>(forward.logsumexp.const_data_ptr());
+    forward.args.all.out = packed_view_of(out);
+    forward.args.all.logsumexp = const_cast<void*>(forward.logsumexp.const_data_ptr());
     grad_q = empty_contiguous(q.sizes(), dtype, q);
     grad_k = empty_contiguous(k.sizes(), dtype, q);
     grad_v = empty_contiguous(v.sizes(), dtype, q);
     grad_sinks = empty_contiguous({&heads, 1}, dtype, q);
     delta = empty_contiguous({rows, 2}, wide, q);
-    args.forward = forward.args;
-    args.grad = packed_view_of(grad);
-    args.grad_logsumexp = packed_values_of(grad_logsumexp);
-    args.grad_q = packed_view_of(grad_q);
-    args.grad_k = packed_view_of(grad_k);
-    args.grad_v = packed_view_of(grad_v);
-    args.delta = delta.mutable_data_ptr();
+    auto& all = args.all;
+    all.forward = forward.args.all;
+    all.grad = packed_view_of(grad);
+    all.grad_logsumexp = packed_values_of(grad_logsumexp);
+    all.grad_q = packed_view_of(grad_q);
+    all.grad_k = packed_view_of(grad_k);
+    all.grad_v = packed_view_of(grad_v);
+    all.delta = delta.mutable_data_ptr();
     if (sinks.has_value()) {
-      args.grad_sinks = grad_sinks.mutable_data_ptr();
+      all.grad_sinks = grad_sinks.mutable_data_ptr();
       dots = empty_contiguous({rows, 2}, wide, q);
-      args.dots = dots->mutable_data_ptr();
+      all.dots = dots->mutable_data_ptr();
     }
+    args.packing = forward.args.packing;
   }
 
  private:

@@ -1,0 +1,237 @@
+// What a block of attention_decode does with some keys of a sequence: scores, their exponentials, and
+// sums of values. Each key and value is read once for all queries of the block.
+#pragma once
+
+#include "decode_task.h"
+
+namespace fusewheel {
+namespace {
+
+// Over the threads of a key.
+template <typename A>
+__device__ A across_key(A value) {
+#pragma unroll
+  for (int distance = kKeyThreads / 2; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(0xffffffffu, value, distance);
+  }
+  return value;
+}
+
+// Whether a page that does not exist should hold a key that is seen.
+template <int kRows, typename A>
+__device__ bool find_places(const DecodeCall& call, const Divisor& page_size,
+                            const PartTask<kRows>& task, PartMemory<A, kRows>& shared) {
+  int missing = 0;
+  for (int64_t key = task.from + threadIdx.x; key < task.to; key += kDecodeThreads) {
+    int64_t page = task.batch;
+    int64_t slot = key;
+    if (call.args.table != nullptr) {
+      const auto entry = static_cast<int64_t>(page_size.divide(static_cast<uint64_t>(key)));
+      page = call.args.table[task.batch * call.args.entries + entry];
+      slot = key - entry * call.args.page_size;
+    }
+    missing += page < 0 || page >= call.pages;
+    shared.places[key % kDecodePart] = {static_cast<int32_t>(page), slot};
+  }
+  return row_sum(missing) > 0;
+}
+
+// Elements [begin, begin + kDecodeDepth) of all queries; zeros where there are none.
+template <int kRows, typename A>
+__device__ void load_queries(const DecodeCall& call, const PartTask<kRows>& task, int64_t begin,
+                             PartMemory<A, kRows>& shared) {
+  const auto& shape = call.args.shape;
+  const auto& strides = call.args.q_strides;
+  for (int i = threadIdx.x; i < kRows * kDecodeDepth; i += kDecodeThreads) {
+    const int row = i / kDecodeDepth;
+    const int64_t column = begin + i % kDecodeDepth;
+    A value = 0;
+    if (row < task.rows && column < shape.size) {
+      value = load_one<A>(call.args.q, shape.dtype,
+                          task.batch * strides[0] + task.head(shape, row) * strides[1] +
+                              task.query(shape, row) * strides[2] + column);
+    }
+    shared.values[i] = value;
+  }
+}
+
+// Products of all queries and keys.
+template <typename C, int kRows, typename A>
+__device__ void multiply_keys(const DecodeCall& call, const PartTask<kRows>& task, bool vectors,
+                              PartMemory<A, kRows>& shared) {
+  constexpr int V = kKeyLanes<C>;
+  constexpr int kOwn = 2;  // keys of a thread at a time
+  static_assert(kRows <= kKeyThreads, "each thread of a key stores the score of a query at most");
+  const auto& shape = call.args.shape;
+  const int across = static_cast<int>(threadIdx.x) % kKeyThreads;
+  for (int64_t begin = 0; begin == 0 || begin < shape.size; begin += kDecodeDepth) {
+    const int64_t left = shape.size - begin;
+    const int depth = left < kDecodeDepth ? static_cast<int>(left) : kDecodeDepth;
+    __syncthreads();  // the queries before have been read
+    load_queries(call, task, begin, shared);
+    __syncthreads();
+    for (int64_t at = task.from; at < task.to; at += kOwn * kKeysAtOnce) {
+      const C* keys[kOwn];
+      int slots[kOwn];
+      bool exists[kOwn];
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        const int64_t key = at + threadIdx.x / kKeyThreads + i * kKeysAtOnce;
+        exists[i] = key < task.to;
+        slots[i] = static_cast<int>((exists[i] ? key : task.from) % kDecodePart);
+        keys[i] = static_cast<const C*>(call.args.k.data) +
+                  shared.places[slots[i]].in(call.args.k, task.kv_head) + begin;
+      }
+      A dots[kOwn][kRows] = {};
+      for (int d = across * V; d < depth; d += kKeyThreads * V) {
+        A values[kOwn][V];
+#pragma unroll
+        for (int i = 0; i < kOwn; ++i) {
+          read(keys[i] + d, vectors, exists[i] ? depth - d : 0, values[i]);
+        }
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          A query[V];
+          load(shared.values + r * kDecodeDepth + d, query);
+#pragma unroll
+          for (int i = 0; i < kOwn; ++i) {
+#pragma unroll
+            for (int j = 0; j < V; ++j) {
+              dots[i][r] = multiply_add(query[j], values[i][j], dots[i][r]);
+            }
+          }
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          const A dot = across_key(dots[i][r]);
+          if (across == r && exists[i]) {
+            A& score = shared.scores[r][slots[i]];
+            score = begin == 0 ? dot : score + dot;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Products become scores, and these their exponentials relative to the largest. A warp has a query.
+template <int kRows, typename A>
+__device__ void take_exponentials(const DecodeCall& call, const PartTask<kRows>& task,
+                                  PartMemory<A, kRows>& shared) {
+  const auto& shape = call.args.shape;
+  const auto scale = static_cast<A>(shape.scale);
+  const auto softcap = static_cast<A>(shape.softcap);
+  const auto* scales = static_cast<const A*>(call.args.k_scales.data);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  __syncthreads();  // the products are there
+  for (int r = threadIdx.x / kWarp; r < task.rows; r += kDecodeThreads / kWarp) {
+    A peak = -static_cast<A>(INFINITY);
+    for (int64_t key = task.from + lane; key < task.to; key += kWarp) {
+      const auto slot = key % kDecodePart;
+      A score = -static_cast<A>(INFINITY);
+      if (task.sees(shape, r, key)) {
+        score = shared.scores[r][slot] * scale;
+        if (shape.is_int8) {
+          score *= scales[shared.places[slot].in(call.args.k_scales, task.kv_head)];
+        }
+        score = softcap > 0 ? hyperbolic_tangent(score / softcap) * softcap : score;
+      }
+      shared.scores[r][slot] = score;
+      peak = Larger()(peak, score);
+    }
+    peak = warp_reduce<Larger>(peak);
+    // Where no key is seen, anything finite will do.
+    const A base = peak == -static_cast<A>(INFINITY) ? 0 : peak;
+    A total = 0;
+    for (int64_t key = task.from + lane; key < task.to; key += kWarp) {
+      A& score = shared.scores[r][key % kDecodePart];
+      score = exponential(score - base);
+      total += score;
+    }
+    total = warp_sum(total);
+    if (lane == 0) {
+      A* found = task.template found<A>(call, r);
+      found[kPartPeak] = peak;
+      found[kPartTotal] = total;
+    }
+  }
+}
+
+struct Either {
+  __device__ unsigned operator()(unsigned a, unsigned b) const { return a | b; }
+};
+
+// Sums of values. Returns, by bits, the queries that see a value which is not finite: it counts as 0
+// in the sums, so that it does not reach the queries that do not see it.
+template <typename C, int kRows, typename A>
+__device__ unsigned add_values(const DecodeCall& call, const PartTask<kRows>& task, bool vectors,
+                               PartMemory<A, kRows>& shared) {
+  constexpr int V = kValueLanes<C>;
+  const auto& shape = call.args.shape;
+  const auto* scales = static_cast<const A*>(call.args.v_scales.data);
+  int threads = 1;  // of a value
+  while (threads < kWarp && threads * V < shape.value_size) {
+    threads *= 2;
+  }
+  const int groups = kDecodeThreads / threads;
+  const int across = static_cast<int>(threadIdx.x) % threads;
+  unsigned odd = 0;
+  for (int64_t begin = 0; begin < shape.value_size; begin += threads * V) {
+    const int64_t column = begin + across * V;
+    A sums[kRows][V] = {};
+    __syncthreads();  // the exponentials are there
+#pragma unroll 2
+    for (int64_t key = task.from + threadIdx.x / threads; key < task.to; key += groups) {
+      const auto slot = key % kDecodePart;
+      const Place& place = shared.places[slot];
+      A values[V];
+      read(static_cast<const C*>(call.args.v.data) + place.in(call.args.v, task.kv_head) + column,
+           vectors, shape.value_size - column, values);
+      const A scale = shape.is_int8 ? scales[place.in(call.args.v_scales, task.kv_head)] : A{1};
+      A spoilt = 0;
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        values[i] *= scale;
+        spoilt += values[i] * 0;
+      }
+      if (!(spoilt == 0)) {
+        for (int r = 0; r < task.rows; ++r) {
+          odd |= static_cast<unsigned>(task.sees(shape, r, key)) << r;
+        }
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+          values[i] = values[i] * 0 == 0 ? values[i] : A{};
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+          sums[r][i] = multiply_add(shared.scores[r][slot], values[i], sums[r][i]);
+        }
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      __syncthreads();  // what was there has been read
+      store(shared.values + threadIdx.x * V, sums[r]);
+      __syncthreads();
+      for (int i = threadIdx.x; i < threads * V; i += kDecodeThreads) {
+        A sum = 0;
+        for (int group = 0; group < groups; ++group) {
+          sum += shared.values[group * threads * V + i];
+        }
+        if (r < task.rows && begin + i < shape.value_size) {
+          task.template found<A>(call, r)[kPartHead + begin + i] = sum;
+        }
+      }
+    }
+  }
+  return row_reduce<Either>(odd);
+}
+
+}  // namespace
+}  // namespace fusewheel
