@@ -8,6 +8,9 @@ from typing import Any
 import gguf
 import numpy as np
 import torch
+from fusewheel.dispatch.operator import Make
+from fusewheel.ops.linear._blocks import FORMATS
+from fusewheel.ops.linear.linear_blocks import random_blocks
 from gguf import GGMLQuantizationType as Kind
 
 HEADS, KEY_HEADS = 4, 2
@@ -32,32 +35,58 @@ def small_llama(layers: int = 3, **changes: Any) -> Any:
     return AutoModelForCausalLM.from_config(config)
 
 
-def write_gguf(path: Path, model: Any, linear: Kind = Kind.Q4_1) -> None:
-    """Write the weights as llama.cpp's converter does."""
+def write_gguf(
+    path: Path,
+    model: Any,
+    linear: Kind = Kind.Q4_1,
+    embedding: Kind = Kind.Q8_0,
+    extra: dict[str, np.ndarray] | None = None,
+) -> None:
+    """Write the weights as llama.cpp's converter does.
+
+    Types that the package gguf cannot quantise get random blocks, whatever the model's weights are.
+    """
     config = model.config
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, config.model_type)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_rope_dimension_count(config.head_dim)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // HEADS
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_key_length(head_dim)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    architectures = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
+    names = gguf.get_tensor_name_map(architectures[config.model_type], config.num_hidden_layers)
     for name, weight in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        key = names.get_name(name, try_suffixes=(".weight",))
-        values = _as_stored(key, weight.float().numpy())
-        kind = Kind.F32 if values.ndim == 1 else Kind.Q8_0 if "token_embd" in key else linear
-        writer.add_tensor(key, gguf.quantize(values, kind), raw_dtype=kind)
+        key = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        values = weight.float().numpy()
+        if config.model_type == "llama":
+            values = _as_stored(key, values)
+        kind = Kind.F32 if values.ndim == 1 else embedding if "token_embd" in key else linear
+        writer.add_tensor(key, _blocks(values, kind), raw_dtype=kind)
+    for key, values in (extra or {}).items():
+        writer.add_tensor(key, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _blocks(values: np.ndarray, kind: Kind) -> np.ndarray:
+    try:
+        return gguf.quantize(values, kind)
+    except NotImplementedError:
+        format = FORMATS[kind.name]
+        rows, columns = values.shape
+        blocks = random_blocks(Make(), kind.name, rows, columns // format.weights)
+        return blocks.flatten(1).numpy()
 
 
 def load_gguf(path: Path) -> Any:

@@ -22,7 +22,7 @@ constexpr int kSubWeights = 16;
 constexpr int kSubs = kSuperWeights / kSubWeights;
 
 // A row of a by digits, for each kSuperWeights elements.
-struct BlockDigits {
+struct alignas(64) BlockDigits {
   int8_t digits[kMostBlockDigits][kSuperWeights];  // the most significant first
   int16_t sums[kMostBlockDigits][kSubs];           // of the digits of each kSubWeights
   int32_t whole[kSuperWeights / 4];                // sums of four neighbouring elements, in steps
@@ -115,6 +115,37 @@ FUSEWHEEL_INLINE Integers multiply_add_pairs(Shorts a, Shorts b) {
 #endif
 }
 
+// A float16 number, by the instruction for it.
+FUSEWHEEL_INLINE float converted_half(const uint8_t* at) {
+  uint16_t bits;
+  __builtin_memcpy(&bits, at, sizeof(bits));
+  return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)));
+}
+
+// Words of 4 bytes, each in `lanes` neighbouring lanes.
+template <int lanes>
+FUSEWHEEL_INLINE Integers spread_words(const void* from) {
+  Integers lane;
+  for (int i = 0; i < kLanes<float>; ++i) {
+    lane[i] = i / lanes;
+  }
+#if defined(__AVX512F__)
+  const __m128i words = lanes == 4 ? _mm_loadu_si128(static_cast<const __m128i*>(from))
+                                   : _mm_loadl_epi64(static_cast<const __m128i*>(from));
+  return bit_cast<Integers>(
+      _mm512_permutexvar_epi32(bit_cast<__m512i>(lane), _mm512_castsi128_si512(words)));
+#else
+  if constexpr (lanes == 8) {
+    int32_t word;
+    __builtin_memcpy(&word, from, sizeof(word));
+    return word - Integers{};
+  }
+  const __m128i words = _mm_loadl_epi64(static_cast<const __m128i*>(from));
+  return bit_cast<Integers>(
+      _mm256_permutevar8x32_epi32(_mm256_castsi128_si256(words), bit_cast<__m256i>(lane)));
+#endif
+}
+
 // 8 whole numbers in the first lanes, zeros in the others.
 FUSEWHEEL_INLINE Integers first_lanes(__m256i eight) {
 #if defined(__AVX512F__)
@@ -171,20 +202,15 @@ FUSEWHEEL_INLINE float dot_supers(const uint8_t* block, int64_t supers, const Bl
 #pragma GCC unroll 8
     for (int v = 0; v < kSuperParts / kVectorParts; ++v) {
       const Bytes codes = super_codes<kind>(block, v);
-      Integers lane;
-      for (int i = 0; i < kLanes<float>; ++i) {
-        lane[i] = i / 4;
-      }
-      Integers own = {};
-      __builtin_memcpy(&own, pairs + v * (kBytes / kSubWeights) * 2, kBytes / 4);
-      const Shorts scale = bit_cast<Shorts>(shuffle(own, lane));
+      const Shorts scale =
+          bit_cast<Shorts>(spread_words<4>(pairs + v * (kBytes / kSubWeights) * 2));
 #pragma GCC unroll 3
       for (int p = 0; p < planes; ++p) {
         const Shorts products = multiply_pairs(codes, load_bytes(a->digits[p] + v * kBytes));
         sums[p] += multiply_add_pairs(products, scale);
       }
     }
-    const float scale = half_at(block + scale_at);
+    const float scale = converted_half(block + scale_at);
     total += join<planes>(sums) * splat(scale * a->step);
     if constexpr (kind == BlockKind::kQ4_K || kind == BlockKind::kQ5_K) {
       const uint32_t second = word_at(block + 8);
@@ -195,12 +221,12 @@ FUSEWHEEL_INLINE float dot_supers(const uint8_t* block, int64_t supers, const Bl
       const __m128i evens = _mm_shuffle_epi8(
           stored, _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, -1, -1, -1, -1, -1, -1, -1, -1));
       const __m256 offset =
-          bytes_as_floats(evens) * (scale * centre) - bytes_as_floats(minima) * half_at(block + 2);
+          bytes_as_floats(evens) * (scale * centre) - bytes_as_floats(minima) * converted_half(block + 2);
       offsets += offset * _mm256_loadu_ps(a->parts);
     } else if constexpr (kind == BlockKind::kQ2_K) {
       const __m128i both = _mm_loadu_si128(reinterpret_cast<const __m128i*>(block));
       const __m128i minima = _mm_and_si128(_mm_srli_epi16(both, 4), _mm_set1_epi8(15));
-      const float minimum = half_at(block + 82);
+      const float minimum = converted_half(block + 82);
       const auto add = [&](__m128i own, __m128i least, const float* by) {
         const __m256 offset =
             bytes_as_floats(own) * (scale * centre) - bytes_as_floats(least) * minimum;
@@ -241,13 +267,8 @@ FUSEWHEEL_INLINE float dot_small(const uint8_t* blocks, int64_t parts, const Blo
       }
       Integers middle;
       __builtin_memcpy(&middle, a->whole + v * kLanes<float>, sizeof(middle));
-      Integers lane;
-      for (int i = 0; i < kLanes<float>; ++i) {
-        lane[i] = i / 8;
-      }
-      Vec<float> scale = {};
-      __builtin_memcpy(&scale, scales + v * kVectorParts, kVectorParts * sizeof(float));
-      total += __builtin_convertvector(whole - middle * centre, Vec<float>) * shuffle(scale, lane);
+      const Vec<float> scale = bit_cast<Vec<float>>(spread_words<8>(scales + v * kVectorParts));
+      total += __builtin_convertvector(whole - middle * centre, Vec<float>) * scale;
     };
     if (live == kSuperParts) {
 #pragma GCC unroll 8
@@ -267,6 +288,25 @@ FUSEWHEEL_INLINE float dot_small(const uint8_t* blocks, int64_t parts, const Blo
   return sum<float>(total) + sum_of_eight(offsets);
 }
 
+// A row of Q8_0 times a, in floats: products of two bytes with a sign have no quick instruction.
+__attribute__((noinline)) inline float dot_bytes(const uint8_t* blocks, int64_t parts,
+                                                 const float* a) {
+  constexpr int bytes = block_format(BlockKind::kQ8_0).bytes;
+  constexpr int vectors = kBlockPart / kLanes<float>;
+  Vec<float> totals[2] = {};
+  for (int64_t part = 0; part < parts; ++part, blocks += bytes, a += kBlockPart) {
+    __builtin_prefetch(blocks + kPrefetchAhead);
+    Vec<float> own = {};
+#pragma GCC unroll 4
+    for (int i = 0; i < vectors; ++i) {
+      const auto* codes = reinterpret_cast<const int8_t*>(blocks + 2) + i * kLanes<float>;
+      own += from_codes(load_codes(codes)) * load(a + i * kLanes<float>);
+    }
+    totals[part % 2] += own * splat(converted_half(blocks));
+  }
+  return sum<float>(totals[0] + totals[1]);
+}
+
 template <BlockKind kind, int planes>
 __attribute__((noinline)) float dot_block_row(const uint8_t* row, int64_t columns,
                                               const BlockDigits* a) {
@@ -279,8 +319,15 @@ __attribute__((noinline)) float dot_block_row(const uint8_t* row, int64_t column
 
 // `count` rows of the weight from `begin`, one after another: blocks lie in one stream.
 FUSEWHEEL_INLINE void dot_blocks(const LinearWeight& weight, int64_t begin, int64_t count,
-                                 const BlockDigits* a, int planes, float* out) {
+                                 const float* floats, const BlockDigits* a, int planes,
+                                 float* out) {
   const uint8_t* row = static_cast<const uint8_t*>(weight.data) + begin * weight.stride;
+  if (weight.blocks.kind == BlockKind::kQ8_0) {
+    for (int64_t r = 0; r < count; ++r, row += weight.stride) {
+      out[r] = dot_bytes(row, weight.columns / kBlockPart, floats);
+    }
+    return;
+  }
   for_block_kind(weight.blocks.kind, [&](auto decoder) {
     constexpr BlockKind kind = decltype(decoder)::kKind;
     if constexpr (has_small_codes(kind)) {

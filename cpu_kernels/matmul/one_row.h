@@ -52,6 +52,9 @@ FUSEWHEEL_INLINE int64_t one_row_scratch(const LinearWeight& weight, float* memo
 #if defined(__AVX2__)
 FUSEWHEEL_INLINE bool prepare_block_row(const LinearWeight& weight, const float* a, Dtype dtype,
                                         OneRow& one) {
+  if (weight.blocks.kind == BlockKind::kQ8_0) {
+    return true;
+  }
   if (!has_small_codes(weight.blocks.kind)) {
     return false;
   }
@@ -98,7 +101,8 @@ FUSEWHEEL_INLINE void one_row(const MatmulArgs& args, int64_t begin, int64_t cou
   const LinearWeight& weight = args.weight;
 #if defined(__AVX2__)
   if (weight.kind == WeightKind::kBlocks) {
-    return dot_blocks(weight, begin, count, one.block_digits, one.block_planes, out);
+    return dot_blocks(weight, begin, count, static_cast<const float*>(args.a), one.block_digits,
+                      one.block_planes, out);
   }
 #endif
   const float* a = static_cast<const float*>(args.a);

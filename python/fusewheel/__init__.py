@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from fusewheel.compiler import explain as explain
     from fusewheel.compiler import export as export
     from fusewheel.compiler import freeze as freeze
+    from fusewheel.quantization import load_gguf as load_gguf
     from fusewheel.quantization import quantize_ as quantize_
     from fusewheel.transformers import patch as patch
     from fusewheel.transformers import unpatch as unpatch
@@ -70,6 +71,7 @@ __all__ = [
     "freeze",
     "inductor",
     "jit",
+    "load_gguf",
     "patch",
     "quantization",
     "quantize_",
@@ -90,8 +92,8 @@ _log = logging.getLogger("fusewheel")
 def __getattr__(name: str) -> Any:
     if name in ("explain", "export", "freeze"):
         return getattr(importlib.import_module("fusewheel.compiler"), name)
-    if name == "quantize_":
-        return importlib.import_module("fusewheel.quantization").quantize_
+    if name in ("load_gguf", "quantize_"):
+        return getattr(importlib.import_module("fusewheel.quantization"), name)
     if name in ("patch", "unpatch"):
         return getattr(importlib.import_module("fusewheel.transformers"), name)
     if name in _ROOMS:

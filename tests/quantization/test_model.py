@@ -152,7 +152,9 @@ def test_what_cannot_be_replaced_is_left_alone_with_a_reason():
 def test_bad_arguments_are_refused_before_anything_changes():
     model = Language()
     for arguments, message in (
-        ({"kind": "int2"}, "kind must be 'int4' or 'int8', got 'int2'"),
+        ({"kind": "int2"}, "kind must be one of 'int4', 'int8', 'nf4', .*, got 'int2'"),
+        ({"kind": "nf4", "group_size": 32}, "group_size must be 64 for nf4, got 32"),
+        ({"kind": "mxfp4", "dynamic": True}, "dynamic is for kinds 'int4' and 'int8' only"),
         ({"group_size": 48}, "group_size must be 32, 64 or 128, got 48"),
         ({"group_size": None}, "got None"),
         ({"kind": "int8", "group_size": 40}, "multiple of 32, got 40"),

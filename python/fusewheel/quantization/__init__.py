@@ -1,5 +1,11 @@
 """Linear layers with 8-bit and 4-bit weights: making them, and models that use them."""
 
+from fusewheel.quantization.block_modules import (
+    EmbeddingBlocks,
+    LinearBlocks,
+    dequantize_blocks,
+)
+from fusewheel.quantization.block_rounding import quantize_blocks
 from fusewheel.quantization.blocks import from_gguf
 from fusewheel.quantization.calibration import calibrate
 from fusewheel.quantization.formats import (
@@ -10,6 +16,7 @@ from fusewheel.quantization.formats import (
     pack_int4,
     unpack_int4,
 )
+from fusewheel.quantization.gguf_load import load_gguf
 from fusewheel.quantization.gguf_model import Repacked, repack_gguf
 from fusewheel.quantization.model import quantize_
 from fusewheel.quantization.modules import LinearInt4, LinearInt8
@@ -17,8 +24,10 @@ from fusewheel.quantization.report import QuantizationReport, Skip, Swap
 from fusewheel.quantization.rounding import quantize_int4, quantize_int8
 
 __all__ = [
+    "EmbeddingBlocks",
     "Int4Weight",
     "Int8Weight",
+    "LinearBlocks",
     "LinearInt4",
     "LinearInt8",
     "QuantizationReport",
@@ -26,11 +35,14 @@ __all__ = [
     "Skip",
     "Swap",
     "calibrate",
+    "dequantize_blocks",
     "dequantize_int4",
     "dequantize_int8",
     "from_gguf",
+    "load_gguf",
     "pack_int4",
     "quantize_",
+    "quantize_blocks",
     "quantize_int4",
     "quantize_int8",
     "repack_gguf",

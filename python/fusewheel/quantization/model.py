@@ -9,11 +9,17 @@ from torch import Tensor, nn
 
 from fusewheel._core.progress import progress
 from fusewheel._torch.modules import HOOKS
+from fusewheel.ops.linear._blocks import FORMATS
+from fusewheel.quantization.block_modules import LinearBlocks
+from fusewheel.quantization.block_rounding import KINDS as BLOCK_KINDS
 from fusewheel.quantization.choice import Filter, OldFilter, chosen
 from fusewheel.quantization.formats import check_group_size
 from fusewheel.quantization.modules import LinearInt4, LinearInt8
 from fusewheel.quantization.report import QuantizationReport, Skip, Swap
 
+# The kinds of stored blocks, by the name of their format.
+_BLOCKS = {name.lower(): name for name in BLOCK_KINDS}
+_KINDS = ("int4", "int8", *_BLOCKS)
 # Their forward reads the weights of their linear layers itself.
 _READS_WEIGHTS = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
@@ -21,7 +27,7 @@ _READS_WEIGHTS = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 def quantize_(
     model: nn.Module,
     kind: str = "int4",
-    group_size: int | None = 32,
+    group_size: int | None = 0,
     filter_fn: Filter | None = None,
     calibration: Mapping[str, Tensor] | None = None,
     dynamic: bool = False,
@@ -37,18 +43,21 @@ def quantize_(
     on the device `meta` can be quantised too, and then loads the state dictionary of a quantised
     model.
 
-    Source: `quantize_int4` and `quantize_int8` have the formulas.
+    Source: `quantize_int4`, `quantize_int8` and `quantize_blocks` have the formulas.
 
     Args:
         model: the model; other modules are not changed.
-        kind: `"int4"` (default) for `LinearInt4`, or `"int8"` for `LinearInt8`.
-        group_size: in features that share a scale: 32 (default), 64 or 128; for `"int8"` any
-            multiple of 32, or None for one scale for each out feature.
+        kind: `"int4"` (default) for `LinearInt4`, `"int8"` for `LinearInt8`; `"nf4"`, `"fp4"`,
+            `"mxfp4"` or `"fp8"` for `LinearBlocks`.
+        group_size: in features that share a scale; default 0, which means 64 for `"nf4"`, `"fp4"`
+            and `"fp8"`, and 32 for the others. `"int4"` can have 32, 64 or 128; `"int8"` any
+            multiple of 32, or None for one scale for each out feature; the others have no choice.
         filter_fn: `filter_fn(module, name)` says whether to quantise a layer; default None, which
             means all layers.
         calibration: the result of `calibrate`, for `"int4"` only; default None. Layers that are not
             in it are rounded to nearest.
-        dynamic: whether the layers round their activations to int8 too; default False.
+        dynamic: whether the layers round their activations to int8 too, for `"int4"` and `"int8"`
+            only; default False.
         filter: deprecated, `filter(name, module)`; default None. Use `filter_fn`.
 
     Returns:
@@ -58,7 +67,7 @@ def quantize_(
         ValueError: an argument is not as above, `model` itself is a linear layer, or a weight has
             NaN or infinity; the layers before that one are replaced already then.
     """
-    size = _check_arguments(kind, group_size, calibration)
+    size = _check_arguments(kind, group_size, calibration, dynamic)
     wanted = chosen("quantize_", filter_fn, filter)
     if isinstance(model, nn.Linear):
         raise ValueError("quantize_: model must contain linear layers, got one; use from_linear")
@@ -86,17 +95,28 @@ def quantize_(
 
 
 def _check_arguments(
-    kind: str, group_size: int | None, calibration: Mapping[str, Tensor] | None
+    kind: str, group_size: int | None, calibration: Mapping[str, Tensor] | None, dynamic: bool
 ) -> int:
-    """Checks the arguments; returns the group size, 0 for None."""
+    """Checks the arguments; returns the group size, with 0 for one group a row."""
+    if kind not in _KINDS:
+        raise ValueError(
+            f"quantize_: kind must be one of {', '.join(map(repr, _KINDS))}, got '{kind}'"
+        )
+    if calibration is not None and kind != "int4":
+        raise ValueError("quantize_: calibration is for kind 'int4' only")
+    if kind in _BLOCKS:
+        size = FORMATS[_BLOCKS[kind]].weights
+        if dynamic:
+            raise ValueError("quantize_: dynamic is for kinds 'int4' and 'int8' only")
+        if group_size not in (0, size):
+            raise ValueError(f"quantize_: group_size must be {size} for {kind}, got {group_size}")
+        return size
+    if group_size == 0:
+        return 32
     if kind == "int4":
         if group_size is None:
             raise ValueError("quantize_: group_size must be 32, 64 or 128 for int4, got None")
         return check_group_size("quantize_", group_size)
-    if kind != "int8":
-        raise ValueError(f"quantize_: kind must be 'int4' or 'int8', got '{kind}'")
-    if calibration is not None:
-        raise ValueError("quantize_: calibration is for kind 'int4' only")
     if group_size is not None and (group_size < 32 or group_size % 32):
         raise ValueError(f"quantize_: group_size must be a multiple of 32, got {group_size}")
     return group_size or 0
@@ -132,8 +152,10 @@ def _quantized(
     group_size: int,
     importance: Tensor | None,
     dynamic: bool,
-) -> LinearInt4 | LinearInt8:
+) -> LinearBlocks | LinearInt4 | LinearInt8:
     try:
+        if kind in _BLOCKS:
+            return LinearBlocks.from_linear(linear, _BLOCKS[kind])
         if kind == "int8":
             return LinearInt8.from_linear(linear, group_size or None, dynamic)
         return LinearInt4.from_linear(linear, group_size, dynamic, importance)

@@ -42,7 +42,7 @@ class QuantizationReport(BaseReport):
     """The result of `quantize_`; printing it gives a summary.
 
     Attributes:
-        kind: `"int4"` or `"int8"`.
+        kind: the kind that `quantize_` was given.
         swapped: the layers that were quantised.
         skipped: the linear layers that were not quantised.
         bytes_before: the bytes of all parameters and buffers of the model, before.
