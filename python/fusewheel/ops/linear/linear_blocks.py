@@ -201,7 +201,7 @@ def _backward_backward(
 def _backward_samples(make: Make) -> Iterator[Arguments]:
     for x, blocks, kind, _ in _samples(make):
         yield make(*x.shape[:-1], blocks.shape[0]), blocks, kind
-    yield make.strided(5, 33), *_weight(make, "Q5_K", 33, 1)
+    yield make.strided(5, 33), *_weight(make, "Q5_1", 33, 2)
 
 
 def _backward_bad_inputs(make: Make) -> Iterator[BadInput]:
