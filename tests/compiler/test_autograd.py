@@ -294,19 +294,27 @@ def test_graphs_without_metadata_do_not_run_below() -> None:
     assert call(x, x).requires_grad
 
 
-def test_a_weight_that_comes_back_records_nothing():
-    """`weight.float()` of a float32 weight is the weight itself, which requires a gradient."""
+VIEWS = {
+    "itself": lambda x, w: x * w.float(),
+    "view": lambda x, w: x * w[None].transpose(0, 1),
+    "returned view": lambda x, w: (x * 2, w[None]),
+    "written view": lambda x, w: (x * 2, w.view(3, 1).zero_())[0],
+}
+
+
+@pytest.mark.parametrize("case", VIEWS)
+def test_a_view_of_a_weight_records_nothing(case):
+    """Without grad mode `weight.float()` of a float32 weight still requires a gradient."""
     weight, x, recorded = torch.nn.Parameter(torch.ones(3)), torch.randn(3), []
 
     def capture(gm, inputs):
         recorded.append(records_gradients(gm, inputs))
         return gm.forward
 
-    @torch.compile(backend=capture)
-    def scaled(x):
-        return x * weight.float()
-
+    function = torch.compile(VIEWS[case], backend=capture)
     with torch.no_grad():
-        scaled(x)
-    scaled(x)
-    assert recorded == [False, True]
+        function(x, weight)
+    assert recorded == [case in ("returned view", "written view")]
+    if case != "written view":  # an error of PyTorch's: a leaf that requires a gradient
+        function(x, weight)
+        assert recorded[1:] == [True]

@@ -37,25 +37,34 @@ def _records(graph: Graph, example_inputs: Iterable[Any]) -> bool:
     trained = {node for node, value in pairs if _requires_grad(value)}
     for node in graph.nodes:
         if node.op != "output" and (_requires_grad(_value(node)) or _is_unknown(node, trained)):
-            if node.op in _CALLS and not _returns_its_argument(node, trained):
+            if node.op in _CALLS and not _is_unrecorded_view(node, trained):
                 return True
             trained.add(node)
     return bool(trained) and Effects(graph).may_write_to(trained)
 
 
-def _returns_its_argument(node: Node, trained: set[Node]) -> bool:
-    """Whether a call returns an input as it is: ``weight.float()`` of a float32 weight."""
+def _is_unrecorded_view(node: Node, trained: set[Node]) -> bool:
+    """Whether a call only views something trained, or returns it, and autograd records nothing.
+
+    Without grad mode a view of a parameter still requires a gradient, and so does
+    ``weight.float()`` of a float32 weight, which is the weight.
+    """
     value = value_of(node)
-    if not isinstance(value, torch.Tensor) or not value.is_leaf:
+    if not isinstance(value, torch.Tensor) or not _is_leaf(value):
         return False
+    if any(user.op == "output" for user in node.users):
+        return False  # below autograd a view would not require a gradient
+    memory = storage_of(value)
     sources = [value_of(source) for source in node.all_input_nodes if source in trained]
-    own = storage_of(value)
-    return own is not None and any(
-        isinstance(source, torch.Tensor)
-        and storage_of(source) == own
-        and (source.dtype, source.shape) == (value.dtype, value.shape)
-        for source in sources
-    )
+    tensors = [source for source in sources if isinstance(source, torch.Tensor)]
+    return memory is not None and any(storage_of(tensor) == memory for tensor in tensors)
+
+
+def _is_leaf(tensor: torch.Tensor) -> bool:
+    try:
+        return tensor.is_leaf
+    except RuntimeError:  # of a view whose memory the graph has written to
+        return False
 
 
 def _requires_grad(value: object) -> bool:
