@@ -100,7 +100,8 @@ std::tuple<Tensor, Tensor> attention_decode(
   args.peaks = peaks.mutable_data_ptr();
   args.totals = totals.mutable_data_ptr();
   args.sums = sums.mutable_data_ptr();
-  parallel_for(rows, kGrain / (args.plan.stride + 1) + 1, [&](int64_t begin, int64_t end) {
+  const int64_t unprepared = args.plan.stride == 0 ? 0 : rows;
+  parallel_for(unprepared, kGrain / (args.plan.stride + 1) + 1, [&](int64_t begin, int64_t end) {
     FUSEWHEEL_SELECT(attention_decode_prepare)(args, begin, end);
   });
   const auto task = FUSEWHEEL_SELECT(attention_decode_task);

@@ -4,56 +4,13 @@
 // other in memory. It reads the keys for the scores of all queries, then the values for their sums.
 // What a task computes depends on its keys alone: the same bits for any number of threads.
 
-#include "decode_part.h"
+#include "decode_shares.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 namespace {
 
 // Values at a time: they stay in the first-level cache for all queries and columns.
 constexpr int64_t kFewValues = 32;
-
-// Some queries of heads in a row of one group, at one position: they see the same keys.
-struct Few {
-  int64_t head;  // of keys and values, counted from the first of the task
-  int64_t query;
-  int64_t member;  // of the group, the first
-  int64_t count;
-};
-
-template <typename Body>
-FUSEWHEEL_INLINE void for_few(const DecodeShape& shape, int64_t head, Body body) {
-  const int64_t group = shape.heads / shape.kv_heads;
-  for (int64_t query = 0; query < shape.queries; ++query) {
-    for (int64_t member = 0; member < group; member += kFewQueries) {
-      const int64_t left = group - member;
-      body(Few{head, query, member, left < kFewQueries ? left : kFewQueries});
-    }
-  }
-}
-
-// Rows of scores.
-template <typename A>
-FUSEWHEEL_INLINE A* scores_of(const DecodeShape& shape, const Room<A>& room, const Few& few) {
-  const int64_t group = shape.heads / shape.kv_heads;
-  return room.scores + ((few.head * shape.queries + few.query) * group + few.member) * kRoom;
-}
-
-// Number of the first row among those of all parts, or of all sequences.
-FUSEWHEEL_INLINE int64_t row_of(const DecodeShape& shape, int64_t number, int64_t head,
-                                const Few& few) {
-  const int64_t group = shape.heads / shape.kv_heads;
-  const int64_t own = (head + few.head) * group + few.member;
-  return (number * shape.heads + own) * shape.queries + few.query;
-}
-
-template <typename A>
-FUSEWHEEL_INLINE Vec<A> pick(const void* data, int64_t head, const int64_t* at) {
-  A values[kLanes<A>];
-  for (int lane = 0; lane < kLanes<A>; ++lane) {
-    values[lane] = static_cast<const A*>(data)[head + at[lane]];
-  }
-  return load(values);
-}
 
 template <typename A, typename E>
 void score_keys(const DecodeArgs& args, const Part& part, const Room<A>& room) {
@@ -69,7 +26,7 @@ void score_keys(const DecodeArgs& args, const Part& part, const Room<A>& room) {
       if constexpr (sizeof(E) == 1) {
         factors = pick<A>(args.k_scales.data, head * args.k_scales.head, room.key_scales + key);
       }
-      for_few(shape, h, [&](const Few& few) {
+      for_few(shape, h, kFewQueries, [&](const Few& few) {
         const Range seen = part.seen_by(args, few.query);
         if (key + lanes <= seen.begin || key >= seen.end) {
           return;
@@ -95,52 +52,6 @@ void score_keys(const DecodeArgs& args, const Part& part, const Room<A>& room) {
   }
 }
 
-// Makes scores shares of the values, relative to the largest score of this part.
-template <typename A, typename E>
-void share_keys(const DecodeArgs& args, const Part& part, const Room<A>& room) {
-  const auto& shape = args.shape;
-  constexpr int64_t lanes = kLanes<A>;
-  const auto share = [&](Range seen, int64_t head, A* scores, A* peak, A* total) {
-    const int64_t begin = seen.begin / lanes * lanes;
-    const int64_t end = up_to_multiple(seen.end, lanes);
-    for (int64_t key = begin; key < seen.begin; ++key) {
-      scores[key] = kNothing<A>;
-    }
-    for (int64_t key = seen.end; key < end; ++key) {
-      scores[key] = kNothing<A>;
-    }
-    Vec<A> largest = splat(kNothing<A>);
-    for (int64_t key = begin; key < end; key += lanes) {
-      const Vec<A> value = load(scores + key);
-      largest = value > largest ? value : largest;
-    }
-    *peak = max<A>(largest);
-    const A base = *peak == kNothing<A> ? A{0} : *peak;
-    Vec<A> sums = {};
-    for (int64_t key = begin; key < end; key += lanes) {
-      Vec<A> value = exp(load(scores + key) - base);
-      sums += value;
-      if constexpr (sizeof(E) == 1) {
-        value *= pick<A>(args.v_scales.data, head, room.value_scales + key);
-      }
-      store(scores + key, value);
-    }
-    *total = seen.begin < seen.end ? sum<A>(sums) : A{0};
-  };
-  for (int64_t h = 0; h < shape.task_heads; ++h) {
-    const int64_t head = (part.head + h) * args.v_scales.head;
-    for_few(shape, h, [&](const Few& few) {
-      const Range seen = part.seen_by(args, few.query);
-      A* scores = scores_of(shape, room, few);
-      for (int64_t i = 0; i < few.count; ++i) {
-        const int64_t row = row_of(shape, part.number, part.head, few) + i * shape.queries;
-        share(seen, head, scores + i * kRoom, static_cast<A*>(args.peaks) + row,
-              static_cast<A*>(args.totals) + row);
-      }
-    });
-  }
-}
-
 template <typename A, typename E>
 void add_shares(const DecodeArgs& args, const Part& part, const Room<A>& room) {
   const auto& shape = args.shape;
@@ -149,7 +60,7 @@ void add_shares(const DecodeArgs& args, const Part& part, const Room<A>& room) {
     return static_cast<A*>(args.sums) + row_of(shape, part.number, part.head, few) * stride;
   };
   for (int64_t h = 0; h < shape.task_heads; ++h) {
-    for_few(shape, h, [&](const Few& few) {
+    for_few(shape, h, kFewQueries, [&](const Few& few) {
       for (int64_t i = 0; i < few.count; ++i) {
         A* sums = sums_of(few) + i * shape.queries * stride;
         for (int64_t column = 0; column < stride; ++column) {
@@ -161,7 +72,7 @@ void add_shares(const DecodeArgs& args, const Part& part, const Room<A>& room) {
   for (int64_t key = part.keys.begin; key < part.keys.end; key += kFewValues) {
     for (int64_t h = 0; h < shape.task_heads; ++h) {
       const E* values = static_cast<const E*>(args.v.data) + (part.head + h) * args.v.head;
-      for_few(shape, h, [&](const Few& few) {
+      for_few(shape, h, kFewQueries, [&](const Few& few) {
         const Range seen = part.seen_by(args, few.query);
         const int64_t begin = key > seen.begin ? key : seen.begin;
         const int64_t end = key + kFewValues < seen.end ? key + kFewValues : seen.end;
@@ -200,25 +111,35 @@ void attend(const DecodeArgs& args, int64_t index, void* memory) {
   }
   score_keys<A, E>(args, part, room);
   ask_for_values<A, E>(args, part, room);
-  share_keys<A, E>(args, part, room);
+  share_keys<A, E>(args, part, room, [] {});
   add_shares<A, E>(args, part, room);
 }
 
 }  // namespace
 
 void attention_decode_task(const DecodeArgs& args, int64_t index, void* scratch) {
+  if constexpr (kHasAmx) {
+    if (uses_amx(args.shape)) {
+      return amx_attention_decode_task(args, index, scratch);
+    }
+  }
   for_types(args.shape, [&](auto wide, auto own) {
     attend<decltype(wide), decltype(own)>(args, index, scratch);
   });
 }
 
 DecodePlan attention_decode_plan(const DecodeShape& shape) {
+  if constexpr (kHasAmx) {
+    if (uses_amx(shape)) {
+      return amx_attention_decode_plan(shape);
+    }
+  }
   DecodePlan plan = {};
   for_types(shape, [&](auto wide, auto) {
     using A = decltype(wide);
     Scratch counter(nullptr);
     const Room<A> room(shape, counter);
-    plan = {up_to_multiple(shape.size, kPair<A>), up_to_multiple(shape.value_size, kPair<A>),
+    plan = {up_to_multiple(shape.size, kPairOf<A>), up_to_multiple(shape.value_size, kPairOf<A>),
             counter.bytes()};
   });
   return plan;

@@ -30,9 +30,9 @@ void prepare(const DecodeArgs& args, const Row& row) {
       row.head % group;
   const int64_t from = row.batch * strides[0] + row.head * strides[1] + row.query * strides[2];
   A* to = static_cast<A*>(args.prepared) + number * args.plan.stride;
-  for (int64_t column = 0; column < shape.size; column += kPair<A>) {
-    const int64_t live = shape.size - column < kPair<A> ? shape.size - column : kPair<A>;
-    A plain[kPair<A>] = {};
+  for (int64_t column = 0; column < shape.size; column += kPairOf<A>) {
+    const int64_t live = shape.size - column < kPairOf<A> ? shape.size - column : kPairOf<A>;
+    A plain[kPairOf<A>] = {};
     widen_all(shape.dtype, args.q, from + column, live, plain);
     for (A& value : plain) {
       value *= static_cast<A>(shape.scale);
@@ -83,13 +83,13 @@ void merge(const DecodeArgs& args, const Row& row, int64_t number) {
   // A value that is not finite spoils all of the result.
   const A spoilt = sum<A>(odd);
   T* out = static_cast<T*>(args.out) + number * shape.value_size;
-  for (int64_t column = 0; column < shape.value_size; column += kPair<A>) {
-    A plain[kPair<A>] = {};
+  for (int64_t column = 0; column < shape.value_size; column += kPairOf<A>) {
+    A plain[kPairOf<A>] = {};
     if (!none) {
       from_pair<A, E>(sums + column, plain);
     }
     const int64_t left = shape.value_size - column;
-    for_each_vector<A>(left < kPair<A> ? left : kPair<A>, [&](int64_t j, int64_t live) {
+    for_each_vector<A>(left < kPairOf<A> ? left : kPairOf<A>, [&](int64_t j, int64_t live) {
       store(out + column + j, none ? Vec<A>{} : load(plain + j) / total + spoilt, live);
     });
   }

@@ -16,7 +16,7 @@ namespace fusewheel::FUSEWHEEL_ISA {
 constexpr int kFewQueries = 4;
 
 template <typename A>
-constexpr int kPair = 2 * kLanes<A>;
+constexpr int kPairOf = 2 * kLanes<A>;
 
 template <typename A>
 struct Pair {
@@ -79,7 +79,7 @@ FUSEWHEEL_INLINE Pair<double> load_pair<double, int8_t>(const int8_t* from) {
 // The first `live` columns, then zeros; nothing behind them is read.
 template <typename A, typename E>
 FUSEWHEEL_INLINE Pair<A> load_pair(const E* from, int64_t live) {
-  E columns[kPair<A>] = {};
+  E columns[kPairOf<A>] = {};
   for (int64_t column = 0; column < live; ++column) {
     columns[column] = from[column];
   }
@@ -136,7 +136,7 @@ __attribute__((noinline)) void score(const A* q, int64_t stride, const E* keys, 
       }
     };
     int64_t column = 0;
-    for (; column + kPair<A> <= size; column += kPair<A>) {
+    for (; column + kPairOf<A> <= size; column += kPairOf<A>) {
       add(column, load_pair<A, E>(row + column), load_pair<A, E>(other + column));
     }
     if (column < size) {
@@ -181,11 +181,11 @@ __attribute__((noinline)) void add_columns(const Sums<A>& to, const E* values, c
   }
   for (int64_t key = begin; key < end; ++key) {
     const E* from = values + at[key] + column;
-    ask_for(values + at[key + kAhead] + column, pairs * kPair<A>);
+    ask_for(values + at[key + kAhead] + column, pairs * kPairOf<A>);
     Pair<A> row[pairs];
 #pragma GCC unroll 2
     for (int p = 0; p < pairs; ++p) {
-      row[p] = whole ? load_pair<A, E>(from + p * kPair<A>) : load_pair<A, E>(from, live);
+      row[p] = whole ? load_pair<A, E>(from + p * kPairOf<A>) : load_pair<A, E>(from, live);
     }
 #pragma GCC unroll 4
     for (int i = 0; i < queries; ++i) {
@@ -211,7 +211,7 @@ FUSEWHEEL_INLINE void add_values(const Sums<A>& to, const E* values, const int64
                                  int64_t begin, int64_t end, int64_t size) {
   // As many sums as the registers hold.
   constexpr int pairs = kBytes == 64 ? 2 : 1;
-  constexpr int64_t pair = kPair<A>;
+  constexpr int64_t pair = kPairOf<A>;
   int64_t column = 0;
   for (; column + pairs * pair <= size; column += pairs * pair) {
     add_columns<A, E, queries, pairs, true>(to, values, at, begin, end, column, pair);

@@ -1,11 +1,23 @@
 // The keys of one task of attention_decode, and what it has in scratch memory.
 #pragma once
 
+#include "amx.h"
 #include "cache.h"
 #include "decode_tasks.h"
 #include "tiles.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
+
+// Whether attention_decode of this shape is computed by the tasks below: their tiles have room for many
+// queries. The other tasks are as fast for as few as they take at a time.
+FUSEWHEEL_INLINE bool uses_amx(const DecodeShape& shape) {
+  return kHasAmx && shape.queries == 1 && shape.heads / shape.kv_heads > kFewQueries &&
+         shape.dtype != Dtype::kFloat64 &&
+         (shape.is_int8 || shape.cache_dtype == Dtype::kBFloat16) && choices().amx;
+}
+
+DecodePlan amx_attention_decode_plan(const DecodeShape& shape);
+void amx_attention_decode_task(const DecodeArgs& args, int64_t index, void* scratch);
 
 // For numbers of which there is one a key: whole vectors of them are read, and some ahead.
 constexpr int64_t kRoom = kDecodePart + kAhead + 16;

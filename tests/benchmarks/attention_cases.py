@@ -53,7 +53,8 @@ class Case:
 def cases_of(kind: str, dtype: torch.dtype, lengths: list[int], flex: bool) -> Iterator[Case]:
     """Those of one kind in one dtype."""
     if kind == "decode":
-        yield from _decode(dtype)
+        yield _decode(dtype)
+        yield _decode(dtype, int8=True)
         return
     for direction in DIRECTIONS:
         if kind == "causal":
@@ -178,21 +179,34 @@ def _packed(direction: str, dtype: torch.dtype) -> Case:
     )
 
 
-def _decode(dtype: torch.dtype) -> Iterator[Case]:
-    """One query. Each call takes the next of several caches, so that it reads them from memory."""
+def _decode(dtype: torch.dtype, int8: bool = False) -> Case:
+    """One query. Each call takes the next of several caches, so that it reads them from memory.
+
+    A cache in int8 has scales in float32. PyTorch's attention reads one in the dtype of the query.
+    """
     heads, kv_heads, length, size = 32, 8, CACHED, 128
     q = torch.randn(1, heads, size).to(dtype)
     lengths = torch.tensor([length], dtype=torch.int32)
-    whole = torch.randn(1, kv_heads, length, size).to(dtype)
+    plain = torch.randn(1, kv_heads, length, size)
+    scales = plain.abs().amax(-1) / 127
+    whole = plain = plain.to(dtype)
+    if int8:
+        whole = (plain / scales.unsqueeze(-1)).round().to(torch.int8)
+        plain = (whole * scales.unsqueeze(-1)).to(dtype)
     read = 2 * whole.nbytes
-    caches = [(whole.clone(), whole.clone()) for _ in range(COPIED // read + 1)]
-    own, theirs = (itertools.cycle(caches[i * len(caches) // 2 :]) for i in range(2))
-    yield Case(
+    named = {"k_scales": scales, "v_scales": scales} if int8 else {}
+
+    def caches(tensor: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        count = COPIED // (4 * tensor.nbytes) + 1
+        return itertools.cycle([(tensor.clone(), tensor.clone()) for _ in range(count)])
+
+    own, theirs = caches(whole), caches(plain)
+    return Case(
         kind="decode",
-        title=f"decode 1x{heads}:{kv_heads}x{length}x{size}",
+        title=f"decode {'int8 ' if int8 else ''}1x{heads}:{kv_heads}x{length}x{size}",
         direction="fwd",
         runs={
-            OWN: lambda: fusewheel.attention_decode(q, *next(own), lengths),
+            OWN: lambda: fusewheel.attention_decode(q, *next(own), lengths, **named),
             SDPA: lambda: F.scaled_dot_product_attention(
                 q.unsqueeze(2), *next(theirs), enable_gqa=True
             ),

@@ -13,7 +13,7 @@ from fuzz.draw import Draw
 from neighbours import assert_call_as_good_as_eager, compute
 from ops.attention.decoding import any_table, assert_same, caches, in_pages
 from ops.attention.inputs import INFINITY, NAN, leaves
-from oracle import to_dtype
+from oracle import emulated, to_dtype
 from torch import Tensor
 
 OPERATOR = {o.name: o for o in fusewheel.ops.operators()}["attention_decode"]
@@ -110,6 +110,34 @@ def test_pages_have_the_bits_of_sequences(dtype, page_size, queries, left):
     assert_same(got, want)
 
 
+@pytest.mark.skipif(emulated(), reason="it is about the CPU kernels")
+@pytest.mark.parametrize(
+    ("group", "size", "value_size", "page_size"),
+    [(17, 1, 1, 1), (5, 7, 80, 7), (8, 128, 64, 16), (9, 192, 128, 48)],
+)
+@pytest.mark.parametrize("options", [{}, {"softcap": 2.0}, {"window": (300, 0)}])
+def test_many_heads_that_read_the_same_keys(dtype, group, size, value_size, page_size, options):
+    """Their products may be made by other instructions than those of a few."""
+    given = caches([600, 33, 0], heads=2 * group, size=size, value_size=value_size, dtype=dtype)
+    q, k, v, lengths = given
+    options = {**options, "sinks": Make(dtype)(2 * group), "return_lse": True}
+    table = any_table(lengths, page_size)
+    pages = (in_pages(t, page_size, table, NAN) for t in (k, v))
+    got = fusewheel.attention_decode(*given, **options)
+    paged = fusewheel.attention_decode(q, *pages, lengths, block_table=table, **options)
+    assert_same(paged, got)
+    left, softcap = options.get("window", (-1,))[0], options.get("softcap", 0.0)
+
+    def own(q, k, v, sinks):
+        return fusewheel.attention_decode(q, k, v, lengths, **{**options, "sinks": sinks})
+
+    def eager(q, k, v, sinks):
+        rest = None, None, None, sinks, left, size**-0.5, softcap
+        return OPERATOR.reference(q, k, v, lengths, *rest)
+
+    assert_call_as_good_as_eager(compute, own, eager, (q, k, v, options["sinks"]), "result")
+
+
 def test_heads_beside_each_other_have_the_bits_of_heads_apart(dtype):
     q, k, v, lengths = caches([600, 33], heads=9, kv_heads=3, size=40, dtype=dtype)
     want = fusewheel.attention_decode(q, k, v, lengths, return_lse=True)
@@ -123,7 +151,7 @@ def quantized(cache: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return (cache.double() / scales.unsqueeze(-1)).round().to(torch.int8), scales.to(dtype)
 
 
-@pytest.mark.parametrize("group", [1, 3, 4, 8])
+@pytest.mark.parametrize("group", [1, 3, 4, 8, 9])
 @pytest.mark.parametrize("paged", [False, True])
 def test_int8_is_as_good_as_its_values_in_the_dtype_of_q(dtype, group, paged):
     """The exact result is that of the codes times their scales in float64."""

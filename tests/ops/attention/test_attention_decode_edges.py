@@ -14,10 +14,10 @@ OPERATOR = {o.name: o for o in fusewheel.ops.operators()}["attention_decode"]
 
 
 @pytest.mark.parametrize("junk", [NAN, INFINITY, -INFINITY])
-@pytest.mark.parametrize("queries", [1, 3])
-def test_what_no_query_sees_does_not_count(dtype, junk, queries):
+@pytest.mark.parametrize(("queries", "heads"), [(1, 4), (1, 12), (3, 4)])
+def test_what_no_query_sees_does_not_count(dtype, junk, queries, heads):
     """Neither in the results nor in the gradients: the room behind a sequence, and before it."""
-    q, k, v, lengths = caches([530, 17, 0, 64], queries=queries, dtype=dtype)
+    q, k, v, lengths = caches([530, 17, 0, 64], heads=heads, queries=queries, dtype=dtype)
     spoilt = [t.clone() for t in (k, v)]
     for t in spoilt:
         for b, length in enumerate(lengths.tolist()):
@@ -42,13 +42,14 @@ def test_a_query_sees_nothing_of_what_only_later_ones_see():
 
 
 @pytest.mark.parametrize("junk", [NAN, INFINITY])
-def test_a_value_that_is_no_number_spoils_its_queries(dtype, junk):
-    q, k, v, lengths = caches([600, 33], dtype=dtype)
+@pytest.mark.parametrize("group", [2, 6])
+def test_a_value_that_is_no_number_spoils_its_queries(dtype, junk, group):
+    q, k, v, lengths = caches([600, 33], heads=2 * group, dtype=dtype)
     want = fusewheel.attention_decode(q, k, v, lengths)
     v[0, 1, 7, 3] = junk
     out, lse = fusewheel.attention_decode(q, k, v, lengths, return_lse=True)
-    assert torch.equal(out[1], want[1]) and torch.equal(out[0, :2], want[0, :2])
-    assert bool(out[0, 2:].isnan().all()) and bool(lse.isfinite().all())
+    assert torch.equal(out[1], want[1]) and torch.equal(out[0, :group], want[0, :group])
+    assert bool(out[0, group:].isnan().all()) and bool(lse.isfinite().all())
 
 
 def test_a_sequence_without_keys(dtype):
@@ -64,8 +65,9 @@ def test_a_sequence_without_keys(dtype):
 
 @pytest.mark.skipif(emulated(), reason="it is about the CPU kernels")
 @pytest.mark.parametrize("paged", [False, True])
-def test_the_same_bits_for_any_number_of_threads(dtype, paged):
-    q, k, v, lengths = caches([1700, 33, 900], heads=6, size=40, queries=2, dtype=dtype)
+@pytest.mark.parametrize(("queries", "heads"), [(2, 6), (1, 18)])
+def test_the_same_bits_for_any_number_of_threads(dtype, paged, queries, heads):
+    q, k, v, lengths = caches([1700, 33, 900], heads=heads, size=40, queries=queries, dtype=dtype)
     table = any_table(lengths, 16) if paged else None
     if table is not None:
         k, v = (in_pages(t, 16, table, NAN) for t in (k, v))
@@ -90,6 +92,19 @@ def test_what_a_sequence_gives_does_not_depend_on_the_others(dtype):
         own = slice(b, b + 1)
         got = fusewheel.attention_decode(q[own], k[own], v[own], lengths[own])
         assert torch.equal(got, want[own])
+
+
+@pytest.mark.skipif(emulated(), reason="it is about the CPU kernels")
+@pytest.mark.parametrize("junk", [INFINITY, -INFINITY, NAN])
+def test_a_key_that_is_no_number_counts_as_in_the_formula(dtype, junk):
+    """A score of minus infinity is a key that is not seen, one of infinity is no number."""
+    q, k, v, lengths = caches([600, 33], heads=12, dtype=dtype)
+    q.abs_()
+    k[0, 1, 7, 3] = junk
+    got = fusewheel.attention_decode(q, k, v, lengths, return_lse=True)
+    want = OPERATOR.reference(q, k, v, lengths, *[None] * 4, -1, 0.25, 0.0)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b.to(a), rtol=0.03, atol=0.03, equal_nan=True)
 
 
 @pytest.mark.parametrize("large", [1e4, -1e4])

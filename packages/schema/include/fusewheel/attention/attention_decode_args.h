@@ -40,7 +40,7 @@ struct DecodeShape {
 
 // How a kernel divides its work.
 struct DecodePlan {
-  int64_t stride;         // between the rows of prepared queries
+  int64_t stride;         // between the rows of prepared queries; 0 if tasks read them as they are
   int64_t value_stride;   // between those of sums
   int64_t scratch_bytes;  // of a thread
 };
