@@ -173,6 +173,15 @@ def test_an_error_is_not_a_pattern_that_failed(monkeypatch: pytest.MonkeyPatch) 
         layer(2, torch.float32, False)
 
 
-def test_all_facts(choose: Choose) -> None:
+@pytest.mark.parametrize("amx", [False, True])
+def test_all_facts(choose: Choose, monkeypatch: pytest.MonkeyPatch, amx: bool) -> None:
     choose(AMD, avx512=True, mkl=False)
-    assert processor.facts() == (True, AMD, False)
+    monkeypatch.setenv("FUSEWHEEL_COMPILER_AMX", str(int(amx)))
+    assert processor.facts() == (True, amx, AMD, False)
+
+
+def test_amx_needs_avx512(choose: Choose, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Held to AVX2, PyTorch and the kernels leave AMX alone too."""
+    monkeypatch.delenv("FUSEWHEEL_COMPILER_AMX", raising=False)
+    choose(avx512=False)
+    assert not processor.has_amx()
