@@ -141,8 +141,8 @@ def _samples(make: Make) -> Iterator[Arguments]:
     yield make(2, 0), *_weight(make, "Q5_0", 5, 0), make(5)
     yield make(1, 32), *_weight(make, "MXFP4", 3, 1), None
     yield make(32), *_weight(make, "IQ4_NL", 2, 1), None
-    blocks, kind = _weight(make, "Q6_K", 9, 2)
-    yield make.transposed(3, 256), blocks[::2, 1:], kind, make(5)
+    blocks, kind = _weight(make, "Q8_0", 9, 3)
+    yield make.transposed(3, 64), blocks[::2, 1:], kind, make(5)
 
 
 def _benchmarks(make: Make) -> Iterator[tuple[str, Arguments]]:
