@@ -13,7 +13,7 @@ from fuzz.draw import Draw
 from neighbours import assert_call_as_good_as_eager, compute
 from ops.attention.decoding import any_table, assert_same, caches, in_pages
 from ops.attention.inputs import INFINITY, NAN, leaves
-from oracle import emulated, to_dtype
+from oracle import to_dtype
 from torch import Tensor
 
 OPERATOR = {o.name: o for o in fusewheel.ops.operators()}["attention_decode"]
@@ -110,7 +110,6 @@ def test_pages_have_the_bits_of_sequences(dtype, page_size, queries, left):
     assert_same(got, want)
 
 
-@pytest.mark.skipif(emulated(), reason="it is about the CPU kernels")
 @pytest.mark.parametrize(
     ("group", "size", "value_size", "page_size"),
     [(17, 1, 1, 1), (5, 7, 80, 7), (8, 128, 64, 16), (9, 192, 128, 48)],

@@ -257,7 +257,6 @@ def test_wrong_bounds_are_refused(which, numbers, message):
             assert str(caught.value) == name + text
 
 
-@pytest.mark.skipif(not emulated(), reason="the CPU kernels have no such limit")
 def test_more_sequences_than_a_block_has_threads():
     lengths = [i % 3 for i in range(700)]
     total = sum(lengths)
