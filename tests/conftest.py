@@ -6,11 +6,16 @@ test has the same numbers alone, after others, and in any process of pytest-xdis
 
 from __future__ import annotations
 
+import gc
 import random
 import secrets
 import zlib
+from pathlib import Path
 
 import pytest
+
+FILE = pytest.StashKey[Path]()
+"""The file of the test that ran last."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,6 +53,13 @@ def pytest_terminal_summary(terminalreporter, exitstatus: int, config: pytest.Co
 def pytest_runtest_setup(item: pytest.Item) -> None:
     import numpy
     import torch
+
+    if item.config.stash.get(FILE, None) != item.path:
+        item.config.stash[FILE] = item.path
+        # What earlier files imported stays. No later collection has to look at it again, which
+        # takes half a second for PyTorch's own objects, and tests of memory collect often.
+        gc.collect()
+        gc.freeze()
 
     seed = zlib.crc32(f"{item.config.option.seed} {item.nodeid}".encode())
     torch.manual_seed(seed)

@@ -21,9 +21,9 @@ LIMIT = 1800
 Check = tuple[str, Callable[[], None]]
 
 
-def failures(files: Sequence[str]) -> dict[tuple[str, str], str]:
+def failures(files: Sequence[str], night: bool = False) -> dict[tuple[str, str], str]:
     """Every check that `checks()` in one of `files` yields, by file and name: its traceback, empty
-    if it passed.
+    if it passed. At `night` also those of `checks_at_night()`, in files that have it.
 
     All processes make the same checks in the same order. A check that fails in one of them ends the
     group, because the others may wait for it: the checks after it are missing.
@@ -33,7 +33,9 @@ def failures(files: Sequence[str]) -> dict[tuple[str, str], str]:
         rendezvous = str(Path(folder) / "rendezvous")
         logs = [Path(folder) / str(rank) for rank in range(SIZE)]
         processes = [
-            context.Process(target=_process, args=(rank, files, rendezvous, log), daemon=True)
+            context.Process(
+                target=_process, args=(rank, files, night, rendezvous, log), daemon=True
+            )
             for rank, log in enumerate(logs)
         ]
         for process in processes:
@@ -51,7 +53,7 @@ def failures(files: Sequence[str]) -> dict[tuple[str, str], str]:
     return found
 
 
-def _process(rank: int, files: Sequence[str], rendezvous: str, log: Path) -> None:
+def _process(rank: int, files: Sequence[str], night: bool, rendezvous: str, log: Path) -> None:
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", category=DeprecationWarning, module="torch.*")
     torch.set_num_threads(1)
@@ -64,7 +66,7 @@ def _process(rank: int, files: Sequence[str], rendezvous: str, log: Path) -> Non
     )
     records: list[tuple[str, str, str]] = []
     for file in files:
-        for name, check in _checks(file):
+        for name, check in _checks(file, night):
             try:
                 check()
             except BaseException:
@@ -76,8 +78,10 @@ def _process(rank: int, files: Sequence[str], rendezvous: str, log: Path) -> Non
     dist.destroy_process_group()
 
 
-def _checks(file: str) -> Iterator[Check]:
+def _checks(file: str, night: bool) -> Iterator[Check]:
     spec = importlib.util.spec_from_file_location(Path(file).stem, file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.checks()
+    yield from module.checks()
+    if night and hasattr(module, "checks_at_night"):
+        yield from module.checks_at_night()

@@ -15,7 +15,9 @@ def outcomes(request: pytest.FixtureRequest) -> dict[tuple[str, str], str]:
     modules = {
         str(item.path): item.module for item in request.session.items if here == item.path.parent
     }
-    return failures(sorted(path for path, module in modules.items() if hasattr(module, "checks")))
+    night = any(item.get_closest_marker("nightly") for item in request.session.items)
+    files = sorted(path for path, module in modules.items() if hasattr(module, "checks"))
+    return failures(files, night)
 
 
 @pytest.fixture

@@ -13,9 +13,12 @@ from fusewheel import ops
 from fusewheel.dispatch.operator import Make, Operator
 from fusewheel.dispatch.sharding import PARTIAL, REPLICATE, Layout, Place, places
 from group import SIZE, Check
+from nightly import NIGHTLY
 from oracle import assert_program_as_good_as_eager, tensors_of
 from torch import Tensor
 
+SAMPLES = 3
+"""Samples of each operator in pieces; the night compares eight."""
 GRADIENTS = 2
 """Samples whose gradients are compared."""
 LARGEST = 4000
@@ -28,9 +31,21 @@ def test_pieces(name: str, pieces: int, passed):
     passed(f"{name}, {pieces}")
 
 
+@NIGHTLY
+@pytest.mark.parametrize("name", [operator.name for operator in ops.operators()])
+def test_pieces_of_more_samples(name: str, passed):
+    passed(f"{name}, more samples")
+
+
 @pytest.mark.parametrize("name", [operator.name for operator in ops.operators()])
 def test_any_placement(name: str, passed):
     passed(f"{name}, any")
+
+
+@NIGHTLY
+@pytest.mark.parametrize("name", [operator.name for operator in ops.operators()])
+def test_every_placement(name: str, passed):
+    passed(f"{name}, every")
 
 
 @pytest.mark.parametrize("name", [operator.name for operator in ops.operators()])
@@ -45,10 +60,19 @@ def checks() -> Iterator[Check]:
     mesh = init_device_mesh("cpu", (2, SIZE // 2), mesh_dim_names=("outer", "inner"))
     for operator in ops.operators():
         # Two groups of two, which do the same. A group of four meets one sample, to save time.
-        yield f"{operator.name}, 2", partial(check, operator, mesh["inner"], 8)
+        yield f"{operator.name}, 2", partial(check, operator, mesh["inner"], SAMPLES)
         yield f"{operator.name}, 4", partial(check, operator, four, 1)
         yield f"{operator.name}, any", partial(check_any, operator, mesh)
         yield f"{operator.name}, second", partial(check_second, operator, mesh["inner"])
+
+
+def checks_at_night() -> Iterator[Check]:
+    from torch.distributed.tensor import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2, SIZE // 2), mesh_dim_names=("outer", "inner"))
+    for operator in ops.operators():
+        yield f"{operator.name}, more samples", partial(check, operator, mesh["inner"], 8)
+        yield f"{operator.name}, every", partial(check_any, operator, mesh, every=True)
 
 
 def check(operator: Operator, mesh: Any, count: int) -> None:
@@ -178,15 +202,19 @@ def second_derivatives(operator: Operator, arguments: tuple, seed: Any) -> tuple
     return torch.autograd.grad(first, wanted, seeds, allow_unused=True)
 
 
-def check_any(operator: Operator, mesh: Any) -> None:
-    """One argument cut along any dimensions, over a mesh of two: right, or refused."""
+def check_any(operator: Operator, mesh: Any, every: bool = False) -> None:
+    """One argument cut along any dimensions, over a mesh of two: right, or refused.
+
+    Of the two ways to cut a dimension the dimensions take turns, unless `every` one is tried.
+    """
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
     arguments = next(iter(operator.samples(Make(torch.float64, seed=63))))
     expected = run(operator, arguments)
     for index, argument in enumerate(arguments):
         for dim in range(argument.dim()) if isinstance(argument, Tensor) else ():
-            for cut in ([Shard(dim), Replicate()], [Shard(0), Shard(dim)]):
+            cuts = ([Shard(dim), Replicate()], [Shard(0), Shard(dim)])
+            for cut in cuts if every else (cuts[dim % 2],):
                 given = tuple(
                     distribute_tensor(
                         a, mesh, cut if i == index else [Replicate()] * 2, src_data_rank=None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import fusewheel
 import pytest
 import torch
+from nightly import NIGHTLY
 from oracle import assert_as_good_as_eager, slow
 from torch import Tensor
 
@@ -51,9 +52,10 @@ def judge(name: str, x: Tensor) -> None:
         assert_as_good_as_eager(got, torchs(part), exact, name)
 
 
+@pytest.mark.parametrize("count", [1_000_000, pytest.param(10_000_000, marks=NIGHTLY)])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_floats_of_every_magnitude(name: str):
-    count = 100_000 if slow() else 10_000_000
+def test_floats_of_every_magnitude(name: str, count: int):
+    count = 100_000 if slow() else count
     bits = torch.randint(-(2**31), 2**31, (count,), dtype=torch.int64).to(torch.int32)
     near = torch.randn(count // 10) * 4
     x = torch.cat([bits.view(torch.float32), near, torch.tensor(SPECIALS)])
