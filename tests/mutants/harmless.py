@@ -108,6 +108,7 @@ RULES = (
     Rule(("patterns",), r"\) or \(0", "Every node that is matched has a shape.", old="0"),
     Rule(("columns",), "", "How much memory has to be free is an estimate.", inside="_needed"),
     Rule(("columns",), r"compile_threads=|display=", "Values do not depend on it."),
+    Rule(("columns",), r"set_num_threads", "A process may have more threads.", old=r"\d+"),
     Rule(("columns",), r"manual_seed|daemon=|warn_only", "Other random numbers do as well."),
     Rule(("patterns",), r"\bPaysAbove\(", "Where a match pays is measured.", old=r"\d+"),
     Rule(
