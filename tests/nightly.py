@@ -16,16 +16,16 @@ NIGHTLY = pytest.mark.nightly
 def models_in_ways(models: Iterable[str], ways: Mapping[str, tuple[Any, ...]]) -> list[Any]:
     """Parameters `(model, *way)`, named `model-way`.
 
-    A change tries the first model in every way, and every model in the first way.
+    A change tries the first model in every way, and every second model in the first way.
     """
-    first_model, first_way = next(iter(models)), next(iter(ways))
+    first_way = next(iter(ways))
     return [
         pytest.param(
             model,
             *way,
             id=f"{model}-{name}",
-            marks=() if model == first_model or name == first_way else NIGHTLY,
+            marks=() if not i or (i % 2 == 0 and name == first_way) else NIGHTLY,
         )
-        for model in models
+        for i, model in enumerate(models)
         for name, way in ways.items()
     ]
