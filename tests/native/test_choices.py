@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from levels import OLDER_LEVELS
 from nightly import NIGHTLY
 
 from .choices import LEVEL, made, without
@@ -19,10 +20,11 @@ LEVELS = (*(pytest.param(level, marks=NIGHTLY) for level in ("baseline", "v3")),
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_the_ways_that_the_processor_does_not_choose(level: str):
+def test_the_ways_that_the_processor_does_not_choose(level: str, pytestconfig: pytest.Config):
     automatic = made(without() | {LEVEL: level})
     others = {name: "10"[int(way)] for name, way in automatic.items() if name != LEVEL}
-    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    seed = f"--seed={pytestconfig.option.seed}"
+    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", seed)
     files = ("native/test_level.py", "ops/test_values.py", "ops/test_autograd.py")
     tests = (str(TESTS / file) for file in files)
     chosen = ("-k", "asked_for or (as_good_as_eager and (linear or attention))")
@@ -30,7 +32,7 @@ def test_the_ways_that_the_processor_does_not_choose(level: str):
         [*command, *tests, *chosen],
         capture_output=True,
         text=True,
-        env=without() | {LEVEL: level} | others,
+        env=without() | {LEVEL: level} | OLDER_LEVELS.get(level, {}) | others,
         check=False,
     )
     assert done.returncode == 0, f"{others}: {done.stdout[-4000:]}"
