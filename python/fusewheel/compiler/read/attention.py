@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from torch.fx import Node
 
@@ -51,9 +51,8 @@ def attention_of(context: Context, node: Node) -> Attention | None:
     found = view(node)
     if found is None or found.op != "attention":
         return None
-    query, key, value, tensor = found.args
-    if not all(isinstance(argument, Node) for argument in (query, key, value)):
-        return None
+    query, key, value = cast("tuple[Node, Node, Node]", found.args[:3])
+    tensor = found.args[3]
     queries, keys = (shape_of(query) or (0, 0))[-2], (shape_of(key) or (0, 0))[-2]
     mask = read_mask(context, tensor, node, queries, keys) if isinstance(tensor, Node) else NO_MASK
     if found.attrs["is_causal"]:
