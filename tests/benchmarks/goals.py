@@ -20,6 +20,9 @@ SDPA, PRODUCT, NEEDED = "SDPA", "product", "needed"
 # Calls in a microsecond, and PyTorch's smallest.
 CALL, ADD = "call", "torch.add"
 
+# Other runtimes.
+ORT_FP32, ORT_INT4, LLAMA_CPP = "ort-fp32", "ort-int4", "llama.cpp"
+
 _NORMS = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm")
 
 
@@ -53,6 +56,15 @@ def call_goals(mode: str) -> dict[str, float]:
 def script_goals() -> dict[str, float]:
     """Of a small model in TorchScript."""
     return {EAGER: 3.0}
+
+
+def peer_goals(name: str, rows: int) -> dict[str, float]:
+    """Of new tokens a second, by the runtime and the prompts that it continues at once."""
+    if name == "ours-fp32" and rows == 1:
+        return {ORT_FP32: 1.1}
+    if name == "ours-int4-int8":
+        return {ORT_INT4: 1.2} | ({LLAMA_CPP: 1.5} if rows == 1 else {})
+    return {}
 
 
 def linear_goals(name: str, rows: int) -> dict[str, float]:

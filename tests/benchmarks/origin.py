@@ -36,8 +36,8 @@ def command(arguments: Sequence[str]) -> str:
         else:
             kept.append(argument)
     session = "bench"
-    if kept[:2] == ["--table", "compile"]:  # has a session with the models
-        session, kept = "bench_compile", kept[2:]
+    if kept[:2] in (["--table", "compile"], ["--table", "peers"]):  # have sessions of their own
+        session, kept = f"bench_{kept[1]}", kept[2:]
     return shlex.join(["nox", "-s", session, *(["--", *kept] if kept else [])])
 
 

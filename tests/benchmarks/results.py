@@ -35,6 +35,7 @@ class Cell:
         peaks: bytes of memory the subject and its baselines take at most.
         compiling: seconds before the first result, beyond those of a call.
         note: why there are fewer figures than elsewhere.
+        more: other figures that a table has, by their names.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Cell:
     peaks: dict[str, int] = field(default_factory=dict)
     compiling: float = 0.0
     note: str = ""
+    more: dict[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> Key:

@@ -163,6 +163,12 @@ def test_a_program():
         python([sys.executable, "-c", "import os; os.abort()"])
 
 
+def test_a_program_has_variables_of_its_own_beside_ours():
+    code = f"import os; print(os.environ['{VARIABLE}'], 'PATH' in os.environ)"
+    found = run_program([sys.executable, "-c", code], 60, {VARIABLE: "theirs"})
+    assert found == "theirs True\n" and VARIABLE not in os.environ
+
+
 def test_a_late_program():
     with pytest.raises(ChildError, match="no result in 1 seconds") as error:
         run_program([sys.executable, "-c", "import time; time.sleep(600)"], 1)

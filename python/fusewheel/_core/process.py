@@ -188,19 +188,30 @@ def values(children: Sequence[Child], seconds: float) -> list[Any]:
     return [found[child] for child in children]
 
 
-def run_program(command: Sequence[str | Path], seconds: float) -> str:
+def run_program(
+    command: Sequence[str | Path],
+    seconds: float,
+    environment: Mapping[str, str] | None = None,
+) -> str:
     """What a program prints on its standard output.
 
     Args:
         command: the program and its arguments.
         seconds: the time after which it is ended.
+        environment: variables to set for the program; default None, which means no others than
+            those of this process.
 
     Raises:
         ChildError: it failed, or took too long; the details are what it printed on standard error.
     """
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=seconds
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            env={**os.environ, **(environment or {})},
         )
     except subprocess.TimeoutExpired:
         raise ChildError(f"no result in {seconds:.0f} seconds", late=True) from None
