@@ -21,6 +21,9 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 # elements of a row share errors: they are judged together with larger ones.
 ENOUGH = 32
 PART = 1 / 64
+# Another binade with few elements is judged with at most so many larger ones: errors follow the
+# terms that were added up, and a sum that is small by chance has terms like those of larger sums.
+LARGER = 2
 # float64 has nothing more exact beside it, so that eager's own error is unknown: so many units in
 # the last place of the largest element are allowed (of 1 at the least).
 UNITS_OF_FLOAT64 = 64
@@ -77,15 +80,22 @@ class Errors:
         """The largest error found at each element's magnitude, and below it.
 
         An error that is as large in a smaller result is worse, so it counts. The smallest results
-        are judged with as many larger ones as make them enough.
+        are judged with as many larger ones as make them enough; those of another binade with few
+        elements with those of at most `LARGER` binades above it.
         """
         if self._together:
             return self._largest.max().expand(exact.shape)
         running = self._largest.cummax(0).values
         fewest = max(ENOUGH, PART * float(self._count.sum()))
-        enough = self._count.cumsum(0) - self._count[0] >= fewest
+        upto = self._count.cumsum(0)
+        enough = upto - self._count[0] >= fewest
         first = int(enough.int().argmax()) if enough.any() else self._BINADES - 1
-        table = running.clamp(min=running[first])
+        table = running.clone()
+        for above in range(1, LARGER + 1):
+            # Elements of a binade, and of those above it that were looked at so far.
+            found = upto.roll(1 - above)[:-above] - upto.roll(1)[:-above]
+            table[1:-above] = torch.where(found[1:] < fewest, running[1 + above :], table[1:-above])
+        table = table.clamp(min=running[first])
         if self._count[0] >= ENOUGH:
             table[0] = self._largest[0]
         return table[self._place(exact)]

@@ -130,6 +130,30 @@ def test_what_should_be_no_number_is_found(narrow: torch.dtype, special: float):
             refused(own, torch.neg, x)
 
 
+@pytest.mark.parametrize("binades", [1, 2, 3])
+def test_few_results_of_a_magnitude_are_judged_with_larger_ones(binades: int):
+    """Sums that are small by chance: eager's five have no error, and their neighbours do."""
+    small, few, many = (
+        torch.full((100,), 1e-4),
+        torch.full((5,), 1.5 / 2**binades),
+        torch.ones(1000),
+    )
+    exact = torch.cat((small, few, 1.5 * many)).double()
+    eager = exact.float()
+    eager[105:] += 1e-5
+    is_few = (exact > 1e-3) & (exact < 1)
+
+    def own(off: float) -> Tensor:
+        return torch.where(is_few, exact + off, exact).float()
+
+    if binades <= 2:
+        assert_as_good_as_eager(own(1.9e-5), eager, exact)
+    wrong = [own(2.1e-5), torch.where(is_few, 0.0, exact).float(), exact.float() + 1e-6]
+    for got in wrong if binades <= 2 else [own(1.9e-5), *wrong]:
+        with pytest.raises(AssertionError):
+            assert_as_good_as_eager(got, eager, exact)
+
+
 def product(x: Tensor, weight: Tensor) -> Tensor:
     return (x.float() @ weight.float().T).to(x.dtype) if x.dtype != torch.float64 else x @ weight.T
 

@@ -10,21 +10,24 @@ import fusewheel
 import pytest
 import torch
 import torch.distributed as dist
-from fusewheel.ops.attention import _attention_formula as formula
+from distributed.rings import (
+    OPTIONS,
+    SHAPES,
+    UNEQUAL,
+    WINDOWS,
+    compare,
+    distribute,
+    evaluate,
+    make,
+    plain,
+    sinks_of,
+    summed,
+    tensors,
+)
 from group import SIZE, Check
-from oracle import DTYPES, Errors, assert_allowed, assert_program_as_good_as_eager
+from oracle import DTYPES, assert_program_as_good_as_eager
 from torch import Tensor
 
-# Query heads, heads of keys and values, head size, that of values.
-SHAPES = {
-    "equal heads": (4, 4, 8, 8),
-    "grouped heads, other values": (4, 2, 16, 5),
-}
-OPTIONS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "causal": {"causal": True},
-    "causal, scale and cap": {"causal": True, "scale": 0.7, "softcap": 2.0},
-}
 LAYOUTS = {
     "4 devices": 37,
     "2 devices, batch": 24,
@@ -32,6 +35,13 @@ LAYOUTS = {
     "2 devices, whole": 24,
     "fewer positions than devices": 3,
 }
+WITH_SINKS = ("2 devices, batch", "2 devices, heads", "2 devices, whole")
+OTHER_LENGTHS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "causal": {"causal": True},
+    "window": {"window": (3, 4)},
+}
+HALF_AND_WHOLE = (torch.float32, torch.bfloat16)
 NAMES = [
     *(
         f"pieces, {dtype}, {shape}, {how}"
@@ -39,15 +49,16 @@ NAMES = [
         for shape in SHAPES
         for how in OPTIONS
     ),
+    *(f"window, {dtype}, {how}" for dtype in HALF_AND_WHOLE for how in WINDOWS),
     "pieces of unequal lengths",
-    "queries of other lengths",
+    *(f"queries of other lengths, {how}" for how in OTHER_LENGTHS),
+    *(f"DTensor with sinks, {layout}" for layout in WITH_SINKS),
     *(f"DTensor, {layout}, {how}" for layout in LAYOUTS for how in OPTIONS),
     "DTensor, whole sequence",
     "keys are redistributed",
     "what is saved",
     "refusals",
     "pieces that do not fit together",
-    "second derivatives are refused",
 ]
 
 
@@ -68,9 +79,17 @@ def checks() -> Iterator[Check]:
     sizes = SHAPES["grouped heads, other values"]
     yield (
         "pieces of unequal lengths",
-        partial(check_pieces, sizes, [5, 1, 0, 9], {"causal": True}, torch.float32),
+        partial(check_pieces, sizes, UNEQUAL, {"causal": True}, torch.float32),
     )
-    yield "queries of other lengths", partial(check_other_lengths, sizes)
+    for dtype in HALF_AND_WHOLE:
+        for how, options in WINDOWS.items():
+            run = partial(check_pieces, sizes, UNEQUAL, options, dtype, with_sinks=True)
+            yield f"window, {dtype}, {how}", run
+    for how, options in OTHER_LENGTHS.items():
+        yield f"queries of other lengths, {how}", partial(check_other_lengths, sizes, options)
+    for layout in WITH_SINKS:
+        run = partial(check_distributed, mesh, layout, 24, {"window": (9, 2)}, with_sinks=True)
+        yield f"DTensor with sinks, {layout}", run
     for layout, length in LAYOUTS.items():
         for how, options in OPTIONS.items():
             run = partial(check_distributed, mesh, layout, length, options)
@@ -80,88 +99,44 @@ def checks() -> Iterator[Check]:
     yield "what is saved", check_saved
     yield "refusals", partial(check_refusals, mesh)
     yield "pieces that do not fit together", check_misfit
-    yield "second derivatives are refused", check_second
-
-
-def tensors(sizes: Sequence[int], queries: int, keys: int, dtype: torch.dtype) -> list[Tensor]:
-    """q, k, v and the gradients of the result and of the logsumexp."""
-    heads, kv_heads, size, value_size = sizes
-    generator = torch.Generator().manual_seed(81)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(2, *shape, generator=generator).to(dtype)
-
-    return [
-        draw(heads, queries, size),
-        draw(kv_heads, keys, size),
-        draw(kv_heads, keys, value_size),
-        draw(heads, queries, value_size),
-        draw(heads, queries).to(torch.float64 if dtype == torch.float64 else torch.float32),
-    ]
-
-
-def evaluate(function: Callable[..., Any], given: Sequence[Tensor], **options: Any) -> list[Tensor]:
-    """The result, the logsumexp, and the gradients of q, k and v through both."""
-    leaves = [t.detach().requires_grad_() for t in given[:3]]
-    results = function(*leaves, **options, return_lse=True)
-    return [*(t.detach() for t in results), *torch.autograd.grad(results, leaves, given[3:])]
-
-
-def plain(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    causal: bool = False,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    return_lse: bool = True,
-) -> tuple[Tensor, Tensor]:
-    """Attention in PyTorch's operators."""
-    factor = q.shape[3] ** -0.5 if scale is None else scale
-    return formula.attention(q, k, v, None, None, -1, 0 if causal else -1, factor, softcap)
-
-
-def compare(
-    got: Sequence[Tensor],
-    whole: Sequence[Tensor],
-    options: dict[str, Any],
-    piece: Callable[[Tensor], Tensor] = lambda t: t,
-) -> None:
-    """Each result, or this process's piece of it; by eager's errors in the whole of it."""
-    eager = evaluate(plain, whole, **options)
-    exact = evaluate(plain, [t.double() for t in whole], **options)
-    for name, a, b, c in zip(("out", "lse", "q", "k", "v"), got, eager, exact, strict=True):
-        errors = Errors(b.dtype, together=True)
-        errors.add((b.double() - c).abs(), c)
-        assert_allowed(a, piece(b), piece(c), errors, name)
 
 
 def check_pieces(
-    sizes: Sequence[int], lengths: list[int], options: dict[str, Any], dtype: torch.dtype
+    sizes: Sequence[int],
+    lengths: list[int],
+    options: dict[str, Any],
+    dtype: torch.dtype,
+    with_sinks: bool = False,
 ) -> None:
     def piece(t: Tensor) -> Tensor:
         return t.split(lengths, 2)[dist.get_rank()]
 
     whole = tensors(sizes, sum(lengths), sum(lengths), dtype)
-    got = evaluate(fusewheel.distributed.ring_attention, [piece(t) for t in whole], **options)
-    compare(got, whole, options, piece)
+    sinks = sinks_of(sizes[0], dtype) if with_sinks else None
+    ring = fusewheel.distributed.ring_attention
+    got = evaluate(ring, [piece(t) for t in whole], sinks, **options)
+    if sinks is not None:
+        got[5] = summed(got[5])
+    compare(got, whole, options, piece, sinks)
 
 
-def check_other_lengths(sizes: Sequence[int]) -> None:
+def check_other_lengths(sizes: Sequence[int], options: dict[str, Any]) -> None:
     rank = dist.get_rank()
     whole = tensors(sizes, 11, 18, torch.float32)
     queries, keys = [2, 0, 5, 4], [3, 7, 1, 7]
     lengths = (queries, keys, keys, queries, queries)
     pieces = [t.split(own, 2)[rank] for t, own in zip(whole, lengths, strict=True)]
-    got = evaluate(fusewheel.distributed.ring_attention, pieces)
-    eager = evaluate(plain, whole)
-    exact = evaluate(plain, [t.double() for t in whole])
+    got = evaluate(fusewheel.distributed.ring_attention, pieces, **options)
+    eager = evaluate(plain, whole, **options)
+    exact = evaluate(plain, [t.double() for t in whole], **options)
     lengths = (queries, queries, queries, keys, keys)
     for a, own, *both in zip(got, lengths, eager, exact, strict=True):
         assert_program_as_good_as_eager(a, *(t.split(own, 2)[rank] for t in both))
 
 
-def check_distributed(mesh: Any, layout: str, length: int, options: dict[str, Any]) -> None:
+def check_distributed(
+    mesh: Any, layout: str, length: int, options: dict[str, Any], with_sinks: bool = False
+) -> None:
     from torch.distributed.tensor import Replicate, Shard
 
     placements = [Replicate(), Shard(2)]
@@ -171,21 +146,12 @@ def check_distributed(mesh: Any, layout: str, length: int, options: dict[str, An
         placements[0] = Shard(0 if layout.endswith("batch") else 1)
     # Heads inside of positions in memory, as a model has them.
     whole = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in make(length)]
-    got = evaluate(
-        fusewheel.distributed.ring_attention, distribute(whole, mesh, placements), **options
-    )
-    assert all(list(t.placements) == placements for t in got)
-    compare([t.full_tensor() for t in got], whole, options)
-
-
-def make(length: int) -> list[Tensor]:
-    return tensors(SHAPES["grouped heads, other values"], length, length, torch.float32)
-
-
-def distribute(whole: Sequence[Tensor], mesh: Any, placements: Any) -> list[Tensor]:
-    from torch.distributed.tensor import distribute_tensor
-
-    return [distribute_tensor(t, mesh, placements, src_data_rank=None) for t in whole]
+    sinks = sinks_of(4, torch.float32) if with_sinks else None
+    spread = None if sinks is None else distribute([sinks], mesh, [Replicate()] * mesh.ndim)[0]
+    ring = fusewheel.distributed.ring_attention
+    got = evaluate(ring, distribute(whole, mesh, placements), spread, **options)
+    assert all(list(t.placements) == placements for t in got[:5])
+    compare([t.full_tensor() for t in got], whole, options, sinks=sinks)
 
 
 def check_whole(mesh: Any) -> None:
@@ -235,11 +201,17 @@ def check_refusals(mesh: Any) -> None:
         ring(q[0], k, v)
     with pytest.raises(RuntimeError, match=r"^ring_attention: softcap must be positive"):
         ring(q, k, v, softcap=-1.0)
-    with pytest.raises(RuntimeError, match=r"^ring_attention: q and k must have the same length"):
-        ring(q[:, :, 1:], k, v, causal=True)
+    with pytest.raises(RuntimeError, match=r"^ring_attention: left must be a number of keys"):
+        ring(q, k, v, window=(-2, None))
+    with pytest.raises(ValueError, match=r"^ring_attention: window must be \(left, right\)"):
+        ring(q, k, v, window=(1,))
+    with pytest.raises(RuntimeError, match=r"^ring_attention: sinks must have shape \[4\]"):
+        ring(q, k, v, sinks=torch.zeros(3))
     spread = distribute((q, k, v), mesh, [Replicate(), Shard(2)])
     with pytest.raises(RuntimeError, match=r"^ring_attention: q, k and v must all be DTensors"):
         ring(spread[0], k, v)
+    with pytest.raises(RuntimeError, match=r"^ring_attention: q, k, v and sinks must all be DTens"):
+        ring(*spread, sinks=torch.zeros(4))
     with pytest.raises(ValueError, match=r"^ring_attention: group must be None for DTensors"):
         ring(*spread, group=dist.group.WORLD)
     for placements in ([Shard(2), Shard(2)], [Shard(3), Shard(2)], [Partial(), Shard(2)]):
@@ -262,11 +234,3 @@ def check_misfit() -> None:
     )
     with pytest.raises(RuntimeError, match=message):
         fusewheel.distributed.ring_attention(q, k, v)
-
-
-def check_second() -> None:
-    q, k, v, *_ = make(4)
-    out = fusewheel.distributed.ring_attention(q.requires_grad_(), k, v)
-    (grad,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        grad.sum().backward()

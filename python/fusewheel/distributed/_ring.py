@@ -54,10 +54,10 @@ class Ring:
         self.size = dist.get_world_size(group)
         self._group = group
         sizes = (*q.shape[:2], *k.shape[1::2], v.shape[3])
-        own = torch.tensor([k.shape[SEQUENCE], *sizes], device=q.device)
+        own = torch.tensor([q.shape[SEQUENCE], k.shape[SEQUENCE], *sizes], device=q.device)
         every = [torch.empty_like(own) for _ in range(self.size)]
         dist.all_gather(every, own, group)
-        self._lengths, *columns = torch.stack(every, 1).tolist()
+        self._queries, self._lengths, *columns = torch.stack(every, 1).tolist()
         for process, others in enumerate(zip(*columns, strict=True)):
             if others != (first := tuple(column[0] for column in columns)):
                 fail(
@@ -70,6 +70,14 @@ class Ring:
     def source(self, step: int) -> int:
         """The process whose piece of keys and values is here in a step."""
         return (self.rank - step) % self.size
+
+    def position(self, step: int) -> int:
+        """Where this process's first query stands among the keys of the piece of a step.
+
+        The last query of the whole sequence stands at the last key.
+        """
+        before = sum(self._queries[: self.rank]) - sum(self._lengths[: self.source(step)])
+        return before + sum(self._lengths) - sum(self._queries)
 
     def pieces(self, *tensors: Tensor) -> Iterator[tuple[int, Sequence[Tensor]]]:
         """Each step, with the pieces that are here, while those of the next are on their way."""

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
 from fusewheel.dispatch.promise import fail
-from fusewheel.distributed._ring import SEQUENCE, Ring, Transfer
-from fusewheel.ops._rows import wide
-from fusewheel.ops.attention._attention import check_attention, empty_heads, factor_of
+from fusewheel.distributed._ring import SEQUENCE, Ring
+from fusewheel.distributed._ring_pieces import Options, attend
+from fusewheel.ops.attention._attention import check_attention, empty_heads, factor_of, limits
 from fusewheel.ops.attention.attention import attention
-from fusewheel.ops.attention.merge_attention import merge_attention
 
 
 def ring_attention(
@@ -26,8 +23,10 @@ def ring_attention(
     v: Tensor,
     *,
     causal: bool = False,
+    window: tuple[int | None, int | None] | None = None,
     scale: float | None = None,
     softcap: float = 0.0,
+    sinks: Tensor | None = None,
     group: dist.ProcessGroup | None = None,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -41,14 +40,17 @@ def ring_attention(
     travel with their piece. The next piece is on its way while a step computes.
 
     A process holds at most two pieces of keys and values at a time, and keeps only its own for the
-    backward: memory does not depend on the number of processes. With `causal`, a process computes
-    nothing for the pieces after its own, so the last process has the most work.
+    backward: memory does not depend on the number of processes. A process computes nothing for the
+    pieces that its queries do not see. So with `causal` the last process has the most work.
 
     Partial results are merged in float32 (float64 for float64) and rounded once; so are the sums of
-    partial gradients. Gradients flow to `q`, `k` and `v`, also through `lse`. There are first
-    derivatives only.
+    partial gradients. Gradients flow to `q`, `k`, `v` and `sinks`, also through `lse`. Second
+    derivatives go round once more, with the gradients of keys and values beside them, and PyTorch
+    operators compute them for some queries at a time, so that their memory grows linearly with a
+    piece too. There are no third derivatives.
 
-    Source: Liu et al., "Ring Attention with Blockwise Transformers" (2023).
+    Source: Liu et al., "Ring Attention with Blockwise Transformers" (2023); for the window and the
+    sinks see `fusewheel.attention`.
 
     Args:
         q: `[B, Hq, Lq, D]`; float32, bfloat16, float16 or float64. Either this process's piece, a
@@ -59,10 +61,17 @@ def ring_attention(
         k: `[B, Hkv, Lk, D]`; Hq is a multiple of Hkv. Beside a DTensor it is one too, and is
             redistributed to the placements of `q`.
         v: `[B, Hkv, Lk, Dv]`, with the rule of `k`.
-        causal: whether a query sees no key after its own position; then queries and keys have the
-            same lengths. Default False.
+        causal: whether query `i` of the whole sequence sees no key after `i + Lk - Lq`, with the
+            lengths of the whole sequences: the last query sees all keys. Default False.
+        window: `(left, right)`: query `i` sees so many keys before and after key `i + Lk - Lq`, and
+            that key. None or -1 in the place of a number: no limit on that side. Default None: no
+            limits.
         scale: the factor of the scores; default `D ** -0.5`.
         softcap: the largest magnitude of a score; default 0, which means no cap.
+        sinks: `[Hq]`, one logit for each head, which counts in the softmax but has no value; the
+            same numbers in each process. Its gradient is that of this process's queries, to be
+            summed over the group, as those of other parameters are. Beside a DTensor it is one too,
+            is cut where the heads of `q` are, and has a gradient of partial sums. Default None.
         group: the processes that hold the pieces, for plain tensors only; default None, which means
             all processes.
         return_lse: whether to return the logsumexp of each query's scores too; default False.
@@ -73,53 +82,56 @@ def ring_attention(
         float64), distributed likewise.
 
     Raises:
-        ValueError: `group` is given with DTensors.
-        RuntimeError: as for `fusewheel.attention`; also if only some of the three tensors are
-            DTensors, if the placements of `q` are not as above, if `causal` and the lengths of
-            queries and keys differ, or if the pieces of two processes do not fit together.
+        ValueError: `group` is given with DTensors, or `window` is not a pair.
+        RuntimeError: as for `fusewheel.attention`; also if only some of the tensors are DTensors,
+            if the placements of `q` are not as above, or if the pieces of two processes do not fit
+            together.
     """
     op = "ring_attention"
-    kinds = [isinstance(t, DTensor) for t in (q, k, v)]
+    tensors = (q, k, v) if sinks is None else (q, k, v, sinks)
+    kinds = [isinstance(t, DTensor) for t in tensors]
     if any(kinds) and not all(kinds):
-        fail(op, "q, k and v must all be DTensors, or none of them")
+        names = "q, k and v" if sinks is None else "q, k, v and sinks"
+        fail(op, f"{names} must all be DTensors, or none of them")
     if any(kinds) and group is not None:
         raise ValueError(f"{op}: group must be None for DTensors, which have a mesh")
-    _check(op, q, k, v, causal, softcap)
-    factor = factor_of(q, scale)
+    left, right = limits(op, causal, window)
+    check_attention(op, q, k, v, sinks, None, left, right, softcap)
+    how = (left, right, factor_of(q, scale), softcap)
     if isinstance(q, DTensor):
         assert isinstance(k, DTensor) and isinstance(v, DTensor)
-        out, lse = _of_distributed(op, q, k, v, causal, factor, softcap)
+        out, lse = _of_distributed(op, q, k, v, sinks, how)
     else:
-        out, lse = _of_pieces(op, (q, k, v), causal, factor, softcap, group)
+        out, lse = attend(q, k, v, sinks, Options(Ring(op, group, q, k, v), *how))
     return (out, lse) if return_lse else out
 
 
-def _check(op: str, q: Tensor, k: Tensor, v: Tensor, causal: bool, softcap: float) -> None:
-    check_attention(op, q, k, v, None, None, -1, -1, softcap)
-    if causal and q.shape[SEQUENCE] != k.shape[SEQUENCE]:
-        lengths = f"{q.shape[SEQUENCE]} and {k.shape[SEQUENCE]}"
-        fail(op, f"q and k must have the same length if causal is True, got {lengths}")
-
-
 def _of_distributed(
-    op: str,
-    q: DTensor,
-    k: DTensor,
-    v: DTensor,
-    causal: bool,
-    scale: float,
-    softcap: float,
+    op: str, q: DTensor, k: DTensor, v: DTensor, sinks: Any, how: tuple[int, int, float, float]
 ) -> tuple[Tensor, Tensor]:
     mesh, placements = q.device_mesh, q.placements
     _check_placements(op, q, k)
     k, v = (t.redistribute(mesh, placements) for t in (k, v))
+    if sinks is not None:
+        sinks = sinks.redistribute(mesh, [_of_heads(p, Replicate()) for p in placements])
     if Shard(SEQUENCE) not in placements:
-        whole = attention(q, k, v, causal=causal, scale=scale, softcap=softcap, return_lse=True)
+        left, right, scale, softcap = how
+        whole = attention(
+            *(q, k, v),
+            window=(left, right),
+            scale=scale,
+            softcap=softcap,
+            sinks=sinks,
+            return_lse=True,
+        )
         assert isinstance(whole, tuple)
         return whole
     group = mesh.get_group(placements.index(Shard(SEQUENCE)))
-    local = [t.to_local(grad_placements=placements) for t in (q, k, v)]
-    out, lse = _of_pieces(op, local, causal, scale, softcap, group)
+    own_q, own_k, own_v = (t.to_local(grad_placements=placements) for t in (q, k, v))
+    if sinks is not None:
+        sinks = sinks.to_local(grad_placements=[_of_heads(p, Partial()) for p in placements])
+    ring = Ring(op, group, own_q, own_k, own_v)
+    out, lse = attend(own_q, own_k, own_v, sinks, Options(ring, *how))
     sizes = (*q.shape[:3], v.shape[3])
     like = (empty_heads(sizes, out.to("meta")), torch.empty(q.shape[:3], device="meta"))
     of_all, of_rows = (
@@ -129,6 +141,15 @@ def _of_distributed(
         for piece, whole in zip((out, lse), like, strict=True)
     )
     return of_all, of_rows
+
+
+def _of_heads(placement: Placement, other: Placement) -> Placement:
+    """Where one number for each head lies, for queries with a placement; `other` where all devices
+    have some of its queries.
+    """
+    if placement == Shard(1):
+        return Shard(0)
+    return Replicate() if placement == Replicate() else other
 
 
 def _check_placements(op: str, q: DTensor, k: DTensor) -> None:
@@ -144,80 +165,3 @@ def _check_placements(op: str, q: DTensor, k: DTensor) -> None:
     if q.shape[1] % heads > 0 or k.shape[1] % heads > 0:
         counts = f"{q.shape[1]} and {k.shape[1]}"
         fail(op, f"q and k must have heads that {heads} devices can share equally, got {counts}")
-
-
-def _of_pieces(
-    op: str,
-    pieces: Sequence[Tensor],
-    causal: bool,
-    scale: float,
-    softcap: float,
-    group: dist.ProcessGroup | None,
-) -> tuple[Tensor, Tensor]:
-    options = _Options(Ring(op, group, *pieces), causal, scale, softcap)
-    found: tuple[Tensor, Tensor] = _RingAttention.apply(*pieces, options)
-    return found
-
-
-@dataclass(frozen=True)
-class _Options:
-    ring: Ring
-    causal: bool
-    scale: float
-    softcap: float
-
-    def is_seen(self, step: int) -> bool:
-        """Whether this process's queries see keys of the piece that is here in a step."""
-        return not self.causal or self.ring.source(step) <= self.ring.rank
-
-    def of_step(self, step: int) -> tuple[int, int, float, float]:
-        """The last arguments of the operator: window, scale and soft cap."""
-        # A piece before this process's own is seen as a whole.
-        return -1, 0 if self.causal and step == 0 else -1, self.scale, self.softcap
-
-
-class _RingAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, options: _Options
-    ) -> tuple[Tensor, Tensor]:
-        ring = options.ring
-        parts: tuple[Tensor, ...] = ()
-        for step, (keys, values) in ring.pieces(k, v):
-            if options.is_seen(step):
-                part, part_lse = torch.ops.fusewheel.attention(
-                    q, keys, values, None, None, *options.of_step(step)
-                )
-                # Wide, because as many are merged as there are processes.
-                parts = *parts, wide(part), part_lse
-                if step > 0:
-                    parts = merge_attention(*parts)
-        out, lse = parts[0].to(q.dtype), parts[1]
-        ctx.options = options
-        ctx.save_for_backward(q, k, v, out, lse)
-        return out, lse
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor, grad_lse: Tensor) -> Any:
-        q, k, v, out, lse = ctx.saved_tensors
-        options: _Options = ctx.options
-        ring = options.ring
-        # Wide, because as many are added as there are processes.
-        of_q, *sums = (wide(torch.zeros_like(t)) for t in (q, k, v))
-        travelling = Transfer(sums)
-        for step, (keys, values) in ring.pieces(k, v):
-            more: Sequence[Tensor] = ()
-            if options.is_seen(step):
-                # With the result and the logsumexp over all keys, the gradients from a part of the
-                # keys are terms of the whole gradients.
-                of_part, *more, _ = torch.ops.fusewheel.attention_backward(
-                    *(grad, grad_lse, q, keys, values, None, None, out, lse),
-                    *options.of_step(step),
-                )
-                of_q += of_part
-            sums = list(travelling.arrived())
-            for total, term in zip(sums, more, strict=False):
-                total += term
-            travelling = ring.pass_on(step, sums)
-        return *(t.to(q.dtype) for t in (of_q, *travelling.arrived())), None

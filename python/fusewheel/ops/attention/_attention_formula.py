@@ -36,7 +36,9 @@ def _capped(q: Tensor, k: Tensor, scale: float, softcap: float) -> Tensor:
     return softcap * torch.tanh(scores / softcap) if softcap > 0 else scores
 
 
-def _masked(scores: Tensor, bias: Tensor | None, left: int, right: int) -> Tensor:
+def _masked(
+    scores: Tensor, bias: Tensor | None, left: int, right: int, first: int | None = None
+) -> Tensor:
     """Scores with the bias; -inf for the keys that a query does not see."""
     queries, keys = scores.shape[2], scores.shape[3]
     if bias is not None:
@@ -47,11 +49,14 @@ def _masked(scores: Tensor, bias: Tensor | None, left: int, right: int) -> Tenso
     if left < 0 and right < 0:
         return scores
     key = torch.arange(keys, device=scores.device)
-    query = torch.arange(queries, device=scores.device).unsqueeze(-1) + (keys - queries)
+    # A larger number is no other window, but might be more than an integer holds.
+    most = queries + keys if first is None else queries + keys + abs(first)
+    first = keys - queries if first is None else first
+    query = torch.arange(queries, device=scores.device).unsqueeze(-1) + first
     if left >= 0:
-        scores = torch.where(key >= query - min(left, queries + keys), scores, NOTHING)
+        scores = torch.where(key >= query - min(left, most), scores, NOTHING)
     if right >= 0:
-        scores = torch.where(key <= query + min(right, queries + keys), scores, NOTHING)
+        scores = torch.where(key <= query + min(right, most), scores, NOTHING)
     return scores
 
 
@@ -67,6 +72,25 @@ def _largest(scores: Tensor, sinks: Tensor | None) -> Tensor:
     return torch.where(peak == NOTHING, 0.0, peak)
 
 
+def _shares(scores: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The softmax of each row and its logsumexp."""
+    peak = _largest(scores, sinks)
+    shares = (scores - peak).exp()
+    total = shares.sum(-1, keepdim=True)
+    if sinks is not None:
+        total = total + (wide(sinks).view(-1, 1, 1) - peak).exp()
+    nothing = total == 0
+    total = torch.where(nothing, 1.0, total)
+    logsumexp = torch.where(nothing, NOTHING, peak + total.log())
+    return shares / total, logsumexp.squeeze(-1)
+
+
+def _spoilt(v: Tensor, heads: int) -> Tensor:
+    """Which values have an element that is not finite, `[B, Hq, 1, Lk]`."""
+    group = heads // v.shape[1]
+    return v.isfinite().all(-1).logical_not().repeat_interleave(group, 1).unsqueeze(-2)
+
+
 def attention(
     q: Tensor,
     k: Tensor,
@@ -78,25 +102,19 @@ def attention(
     scale: float,
     softcap: float,
     dropout_p: float = 0.0,
+    *,
+    first: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The results of the operator; with `dropout_p` shares are dropped by PyTorch's generator."""
-    scores = _masked(_capped(q, k, scale, softcap), bias, left, right)
-    peak = _largest(scores, sinks)
-    shares = (scores - peak).exp()
-    total = shares.sum(-1, keepdim=True)
-    if sinks is not None:
-        total = total + (wide(sinks).view(-1, 1, 1) - peak).exp()
-    nothing = total == 0
-    total = torch.where(nothing, 1.0, total)
-    shares = shares / total
+    """The results of the operator. With `dropout_p` shares are dropped by PyTorch's generator.
+
+    The first query stands at key `first`; by default the last query stands at the last key.
+    """
+    scores = _masked(_capped(q, k, scale, softcap), bias, left, right, first)
+    shares, logsumexp = _shares(scores, sinks)
     if dropout_p > 0:
         shares = torch.nn.functional.dropout(shares, dropout_p)
-    group = q.shape[1] // v.shape[1]
-    spoilt = v.isfinite().all(-1).logical_not().repeat_interleave(group, 1).unsqueeze(-2)
-    shares = torch.where(spoilt & (scores != NOTHING), torch.nan, shares)
-    out = _grouped(shares.to(v.dtype), _finite(v))
-    logsumexp = torch.where(nothing, NOTHING, peak + total.log())
-    return out, logsumexp.squeeze(-1)
+    shares = torch.where(_spoilt(v, q.shape[1]) & (scores != NOTHING), torch.nan, shares)
+    return _grouped(shares.to(v.dtype), _finite(v)), logsumexp
 
 
 def attention_backward(
@@ -113,10 +131,12 @@ def attention_backward(
     right: int,
     scale: float,
     softcap: float,
+    *,
+    first: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The results of the backward operator."""
+    """The results of the backward operator; `first` as in `attention`."""
     capped = _capped(q, k, scale, softcap)
-    scores = _masked(capped, bias, left, right)
+    scores = _masked(capped, bias, left, right, first)
     base = torch.where(logsumexp == NOTHING, 0.0, logsumexp)
     shares = (scores - base.unsqueeze(-1)).exp()
     delta = (wide(grad) * wide(out)).sum(-1) - grad_logsumexp
@@ -139,3 +159,29 @@ def attention_backward(
         _grouped_sum(shares.to(q.dtype), grad, heads),
         grad_sinks,
     )
+
+
+def bias_gradient(
+    grad: Tensor,
+    grad_logsumexp: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sinks: Tensor | None,
+    bias: Tensor,
+    left: int,
+    right: int,
+    scale: float,
+    softcap: float,
+    *,
+    first: int | None = None,
+) -> Tensor:
+    """The gradient of a float bias, with the shape of the bias; `first` as in `attention`."""
+    scores = _masked(_capped(q, k, scale, softcap), bias, left, right, first)
+    shares, _ = _shares(scores, sinks)
+    hidden = scores == NOTHING
+    grad_shares = wide(_grouped(grad, _finite(v).transpose(-1, -2)))
+    grad_shares = torch.where(hidden | _spoilt(v, q.shape[1]), 0.0, grad_shares)
+    delta = (shares * grad_shares).sum(-1) - grad_logsumexp
+    slopes = shares * (grad_shares - delta.unsqueeze(-1))
+    return torch.where(hidden, 0.0, slopes).sum_to_size(bias.shape).to(bias.dtype)

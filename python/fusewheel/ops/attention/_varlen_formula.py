@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fusewheel._torch.functorch import in_transform, is_plain
+from fusewheel.dispatch.autograd import reference_gradients
+from fusewheel.dispatch.operator import Arguments
 from fusewheel.dispatch.promise import fail
 from fusewheel.ops._rows import wide
 from fusewheel.ops.attention import _attention_formula as formula
+from fusewheel.ops.attention import _attention_rows as by_rows
 
 
 class Part(NamedTuple):
@@ -175,3 +178,58 @@ def attention_varlen_backward(
     grads_q, grads_k, grads_v, grads_sinks = map(list, zip(*found, strict=True))
     grad_sinks = torch.stack(grads_sinks).sum(0).to(q.dtype)
     return _tokens_first(grads_q), _tokens_first(grads_k), _tokens_first(grads_v), grad_sinks
+
+
+def backward_gradients(
+    needs: Sequence[bool],
+    grads: Sequence[Tensor],
+    arguments: Arguments,
+    saved: Sequence[Tensor] = (),
+) -> list[Tensor | None]:
+    """`Operator.backward` of `attention_varlen_backward`: second derivatives, sequence by sequence.
+
+    For third derivatives the scores of all sequences are in memory.
+    """
+    bounds, options = arguments[5:7], arguments[10:]
+    sequences = None
+    if not torch.is_grad_enabled() and by_rows.can_cut((*grads, *arguments)):
+        op = "attention_varlen_backward"
+        sequences = sequences_of(op, arguments[2], arguments[3], bounds)
+    if sequences is None:
+        return reference_gradients(attention_varlen_backward, needs, grads, arguments)
+    totals = [
+        wide(torch.zeros_like(a)) if needed else None
+        for a, needed in zip(arguments, needs, strict=True)
+    ]
+    # `attention_backward` has a bias after the sinks.
+    wanted = [*needs[:5], needs[7], False, *needs[8:]]
+    for own in sequences:
+        parts = {i: _of_sequence(arguments[i], i, *own) for i in _TENSORS}
+        found = by_rows.backward_gradients(
+            wanted,
+            [_of_sequence(grad, i, *own) for grad, i in zip(grads, (2, 3, 4, 7), strict=True)],
+            (*(parts[i] for i in _TENSORS[:6]), None, *(parts[i] for i in _TENSORS[6:]), *options),
+        )
+        del found[6]
+        for i, term in zip(_TENSORS, found, strict=False):
+            total = _of_sequence(totals[i], i, *own)
+            if total is not None and term is not None:
+                total += term
+    return [None if t is None else t.to(a.dtype) for t, a in zip(totals, arguments, strict=True)]
+
+
+# Arguments of the backward operator: those with queries, with keys, with one value for a row, and
+# the sinks.
+_TENSORS = (0, 1, 2, 3, 4, 7, 8, 9)
+
+
+def _of_sequence(tensor: Any, index: int, queries: slice, keys: slice) -> Any:
+    """What one sequence has of an argument, as `attention_backward` takes it; a view."""
+    if tensor is None:
+        return None
+    if index == 7:
+        return wide(tensor)
+    own = keys if index in (3, 4) else queries
+    if index in (1, 9):
+        return tensor[:, own].unsqueeze(0)
+    return _heads_first(tensor, own)

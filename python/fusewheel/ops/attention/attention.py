@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusewheel.dispatch.autograd import reference_gradients
 from fusewheel.dispatch.operator import Arguments, Operator
 from fusewheel.dispatch.sharding import PARTIAL, Layout, Place, places
 from fusewheel.ops._rows import empty_statistic
 from fusewheel.ops.attention import _attention as inputs
 from fusewheel.ops.attention import _attention_formula as formula
+from fusewheel.ops.attention import _attention_rows as by_rows
 from fusewheel.ops.attention._attention import (
     check_attention,
     check_attention_backward,
@@ -52,9 +52,12 @@ def attention(
     in the backward also the gradients of the scores, are rounded to bfloat16 before they are
     multiplied. Memory grows linearly with the length, in the forward and in the backward. Results
     have the same bits for any number of threads, and in every call on a GPU. Gradients flow to
-    `q`, `k`, `v`, `sinks` and a float `bias`, also through `lse`. Computed by PyTorch operators,
-    with all scores in memory: the gradient of `bias`, second derivatives, everything under
-    `torch.func` and everything with dropout. TorchScript compiles no function with keyword-only
+    `q`, `k`, `v`, `sinks` and a float `bias`, also through `lse`.
+
+    PyTorch operators compute the gradient of `bias`, second derivatives and everything with
+    dropout, for some queries at a time: memory grows linearly there too. They have all scores in
+    memory in programs that are compiled or traced, for distributed tensors, under `torch.func`, in
+    forward mode and for third derivatives. TorchScript compiles no function with keyword-only
     arguments; there call `torch.ops.fusewheel.attention`.
 
     Source: Dao et al., "FlashAttention" (2022) and "FlashAttention-2" (2023); Xiao et al.,
@@ -107,7 +110,8 @@ def attention(
         raise ValueError(f"attention: dropout_p must be between 0 and 1, got {dropout_p}")
     if dropout_p > 0:
         check_attention("attention", q, k, v, sinks, bias, left, right, softcap)
-        out, lse = formula.attention(q, k, v, sinks, bias, left, right, factor, softcap, dropout_p)
+        options = (left, right, factor, softcap, dropout_p)
+        out, lse = by_rows.with_dropout(q, k, v, sinks, bias, *options)
     else:
         out, lse = torch.ops.fusewheel.attention(q, k, v, sinks, bias, left, right, factor, softcap)
     return (out, lse) if return_lse else out
@@ -141,8 +145,7 @@ def _backward(
         parts = torch.ops.fusewheel.attention_backward(*grads, *given, *saved, *options)
         found[:4] = [part if needed else None for part, needed in zip(parts, needs, strict=False)]
     if needs[4]:
-        only_bias = [i == 4 for i in range(len(arguments))]
-        found[4] = reference_gradients(_reference, only_bias, grads, arguments)[4]
+        found[4] = by_rows.bias_gradient(grads, arguments)
     return found
 
 
@@ -228,6 +231,7 @@ OPERATORS = (
         reference=formula.attention_backward,
         fake=_backward_fake,
         shapes=("q", "k", "v", "sinks if sinks is not None else [0]"),
+        backward=by_rows.backward_gradients,
         sharding=_backward_sharding,
         samples=inputs.backward_samples,
         bad_inputs=inputs.backward_bad_inputs,

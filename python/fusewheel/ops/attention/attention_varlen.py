@@ -50,7 +50,8 @@ def attention_varlen(
     through `lse`.
 
     PyTorch operators compute second derivatives and forward-mode derivatives: one sequence after
-    the other, with all scores of a sequence in memory. Under `torch.func`, and where second
+    the other, second derivatives with the scores of some queries at a time in memory, forward mode
+    and third derivatives with all scores of a sequence. Under `torch.func`, and where second
     derivatives are compiled, they compute all sequences together, with a mask and the scores of all
     queries and all keys in memory; there a gradient may be NaN if anything in another sequence is.
     TorchScript compiles no function with keyword-only arguments; there call
@@ -211,6 +212,7 @@ OPERATORS = (
         reference=formula.attention_varlen_backward,
         fake=_backward_fake,
         shapes=("q", "k", "v", "sinks if sinks is not None else [0]"),
+        backward=formula.backward_gradients,
         sharding=_backward_sharding,
         samples=inputs.backward_samples,
         bad_inputs=inputs.backward_bad_inputs,

@@ -49,7 +49,7 @@ def scaled_dot_product_attention(
     `fusewheel.attention`, which has the formula and says what is computed by PyTorch operators.
 
     Scores are not materialised, in the forward and in the backward. The gradient of `attn_mask` and
-    everything with dropout are computed by PyTorch operators, with all scores in memory.
+    everything with dropout are computed by PyTorch operators, for some queries at a time.
     TorchScript compiles PyTorch's function. `fusewheel.attention` has more: windows, sinks, a soft
     cap, its logsumexp.
 
