@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from fusewheel.quantization import load_gguf as load_gguf
     from fusewheel.quantization import quantize_ as quantize_
     from fusewheel.transformers import patch as patch
+    from fusewheel.transformers import register_quantizers as register_quantizers
     from fusewheel.transformers import unpatch as unpatch
 
 __all__ = [
@@ -75,6 +76,7 @@ __all__ = [
     "patch",
     "quantization",
     "quantize_",
+    "register_quantizers",
     "unpatch",
     *ops.functions(),
 ]
@@ -94,7 +96,7 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module("fusewheel.compiler"), name)
     if name in ("load_gguf", "quantize_"):
         return getattr(importlib.import_module("fusewheel.quantization"), name)
-    if name in ("patch", "unpatch"):
+    if name in ("patch", "register_quantizers", "unpatch"):
         return getattr(importlib.import_module("fusewheel.transformers"), name)
     if name in _ROOMS:
         return importlib.import_module(f"fusewheel.{name}")
@@ -113,6 +115,18 @@ def _register_sharding() -> None:
         )
 
 
+def _register_lora() -> None:
+    try:
+        importlib.import_module("fusewheel.transformers._lora").register_lora()
+    except Exception as error:
+        # As above: the import of peft must not fail.
+        _log.warning(
+            "peft puts no adapters on fusewheel's quantised layers: %s: %s",
+            *(type(error).__name__, error),
+        )
+
+
 name_version_in_caches()
 # Importing DTensor takes long, and most programs do not need it.
 after_import("torch.distributed.tensor", _register_sharding)
+after_import("peft.tuners.lora.model", _register_lora)

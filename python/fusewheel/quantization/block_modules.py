@@ -87,6 +87,11 @@ class LinearBlocks(nn.Module):
             blocks = quantize_blocks(weight, kind)
         return cls(blocks, kind, linear.bias).train(linear.training)
 
+    @property
+    def qweight(self) -> Tensor:
+        """The blocks, by the name under which peft looks for a layer's device."""
+        return self.blocks
+
     def forward(self, input: Tensor) -> Tensor:
         """`[..., K]` to `[..., N]`, in the dtype of `input`."""
         return linear_blocks(input, self.blocks, self.kind, self.bias)

@@ -6,6 +6,7 @@ from fusewheel.transformers._kernels import register_kernels
 from fusewheel.transformers._patch import PatchReport, patch, unpatch
 from fusewheel.transformers._quantized import copy_tokenizer, load_quantized, save_quantized
 from fusewheel.transformers._register import NAME, register
+from fusewheel.transformers._register_quantizers import register_quantizers
 
 __all__ = [
     "NAME",
@@ -15,6 +16,7 @@ __all__ = [
     "patch",
     "register",
     "register_kernels",
+    "register_quantizers",
     "save_quantized",
     "unpatch",
 ]

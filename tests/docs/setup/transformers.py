@@ -1,10 +1,13 @@
-"""A tiny random model under the page's name; the page shows what its blocks print."""
+"""A tiny random model under the page's name, and a quantised one in a folder; the page shows what
+its blocks print.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,8 @@ from typing import Any
 import torch
 import transformers
 from scripts import ROOT
+from stored_checkpoints import write
+from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 
 
 def around(names: dict[str, Any]) -> Iterator[None]:
@@ -20,11 +25,19 @@ def around(names: dict[str, Any]) -> Iterator[None]:
     folder = Path("model")
     transformers.LlamaForCausalLM(config).save_pretrained(folder)
     names["name"] = str(folder)
+    names["checkpoint"] = str(folder.with_name("checkpoint"))
+    write(Path(names["checkpoint"]), "gptq")
+    quantizers = dict(AUTO_QUANTIZER_MAPPING)
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
+    with contextlib.redirect_stdout(printed), warnings.catch_warnings():
+        # peft asks transformers for something by an old name.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated")
         yield
+    # Other tests load models as transformers does.
+    AUTO_QUANTIZER_MAPPING.update(quantizers)
     page = (ROOT / "docs" / "transformers.md").read_text(encoding="utf-8")
     shown = re.findall(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert printed.getvalue() == "".join(shown)
     assert names["model"].config._attn_implementation == "fusewheel"
     assert torch.isfinite(names["loss"])
+    assert names["adapted"].peft_config
