@@ -47,6 +47,30 @@ struct Task {
   }
 };
 
+// Packs a block of keys and their values; rows that are no keys are zeros. Returns whether all values
+// are finite.
+template <typename A>
+bool pack(const AttentionArgs& args, const Place& place, int64_t key, int64_t keys,
+          Task<A>& task) {
+  const auto& shape = args.shape;
+  const Head k = head_of(args.k, shape.dtype, place.batch, place.kv_head, shape.size);
+  const Head v = head_of(args.v, shape.dtype, place.batch, place.kv_head, shape.value_size);
+  load_rows<A>(k, key, keys, A{1}, task.k, task.q_stride);
+  load_rows<A>(v, key, keys, A{1}, task.v, task.v_stride);
+  const bool finite = is_finite(task.v, keys, task.v_stride);
+  if (!finite) {
+    clean_rows(task.v, keys, task.v_stride, task.marks);
+  }
+  for (int64_t i = keys * task.q_stride; i < kKeys * task.q_stride; ++i) {
+    task.k[i] = 0;
+  }
+  for (int64_t i = keys * task.v_stride; i < kKeys * task.v_stride; ++i) {
+    task.v[i] = 0;
+  }
+  turn(task.k, task.q_stride, shape.size, task.panels);
+  return finite;
+}
+
 template <typename A>
 void attend(const AttentionArgs& args, int64_t index, void* memory) {
   const auto& shape = args.shape;
@@ -57,6 +81,7 @@ void attend(const AttentionArgs& args, int64_t index, void* memory) {
   const int64_t batch = place.batch, first_head = place.first_head, heads = place.heads;
   const int64_t first = place.first, positions = place.positions;
   const int64_t rows = heads * positions;
+  const Queries queries = {batch, first_head, first, positions};
 
   for (int64_t h = 0; h < heads; ++h) {
     const Head q = head_of(args.q, shape.dtype, batch, first_head + h, shape.size);
@@ -85,24 +110,11 @@ void attend(const AttentionArgs& args, int64_t index, void* memory) {
     task.sums[i] = 0;
   }
 
-  const Head k = head_of(args.k, shape.dtype, batch, place.kv_head, shape.size);
-  const Head v = head_of(args.v, shape.dtype, batch, place.kv_head, shape.value_size);
   const int64_t last = seen_by(shape, first + positions - 1).end;
   for (int64_t key = task.seen[0].begin / kKeys * kKeys; key < last; key += kKeys) {
     const int64_t keys = shape.keys - key < kKeys ? shape.keys - key : kKeys;
-    load_rows<A>(k, key, keys, A{1}, task.k, task.q_stride);
-    load_rows<A>(v, key, keys, A{1}, task.v, task.v_stride);
-    const bool finite = is_finite(task.v, keys, task.v_stride);
-    if (!finite) {
-      clean_rows(task.v, keys, task.v_stride, task.marks);
-    }
-    for (int64_t i = keys * task.q_stride; i < kKeys * task.q_stride; ++i) {
-      task.k[i] = 0;
-    }
-    for (int64_t i = keys * task.v_stride; i < kKeys * task.v_stride; ++i) {
-      task.v[i] = 0;
-    }
-    turn(task.k, task.q_stride, shape.size, task.panels);
+    bool packed = false;
+    bool finite = true;
     int64_t some;
     for (int64_t row = 0; row < rows; row += some) {
       some = rows - row < kRows ? rows - row : kRows;
@@ -111,28 +123,27 @@ void attend(const AttentionArgs& args, int64_t index, void* memory) {
         some = kEdgeRows;
         seen = seen_in(task.seen + row, some);
       }
-      const int64_t low = seen.any.begin > key ? seen.any.begin - key : 0;
-      const int64_t high = seen.any.end - key < keys ? seen.any.end - key : keys;
-      if (low >= high) {
+      const Meeting met = meeting_of(args, queries, row, some, seen, key, keys, kPanel<A>);
+      if (met.begin == met.end) {
         continue;
       }
-      const int64_t begin = low / kPanel<A> * kPanel<A>;
-      const int64_t end = up_to_multiple(high, kPanel<A>);
+      if (!packed) {
+        finite = pack(args, place, key, keys, task);
+        packed = true;
+      }
+      const int64_t begin = met.begin;
+      const int64_t end = met.end;
       const int64_t tile_rows = up_to_multiple(some, kFewRows);
       products_of(task.q + row * task.q_stride, task.q_stride, tile_rows, task.panels, shape.size,
                   begin, end, task.scores);
-      const bool whole = seen.is_whole(key + begin, end - begin);
       for (int64_t i = 0; i < some; ++i) {
-        const void* bias = bias_of(args, batch, first_head + (row + i) / positions,
-                                   first + (row + i) % positions);
+        const void* bias = met.biased ? queries.bias(args, row + i) : nullptr;
         A* scores = task.scores + i * kScoreStride<A>;
-        if (!whole || bias != nullptr || shape.softcap > 0) {
+        if (!met.whole || met.biased || shape.softcap > 0) {
           finish_row<A>(args, bias, key, task.seen[row + i], begin, end, scores, nullptr);
         }
-        for (int64_t j = 0; !finite && j < keys; ++j) {
-          if (task.marks[j] && j >= begin && j < end && scores[j] != kNothing<A>) {
-            task.spoilt[row + i] = true;
-          }
+        if (!finite && sees_marked(task.marks, scores, begin, end < keys ? end : keys)) {
+          task.spoilt[row + i] = true;
         }
       }
       A* sums = task.sums + row * task.v_stride;

@@ -125,6 +125,24 @@ struct Sink {
   }
 };
 
+// Packs a block of keys and their values; rows up to `whole_keys` that are no keys are zeros. Returns
+// whether all values are finite.
+FUSEWHEEL_AMX bool pack(const AttentionArgs& args, const Place& place, int64_t key, int64_t keys,
+                        int64_t whole_keys, Task& task) {
+  const auto& shape = args.shape;
+  const Head k = head_of(args.k, shape.dtype, place.batch, place.kv_head, shape.size);
+  const Head v = head_of(args.v, shape.dtype, place.batch, place.kv_head, shape.value_size);
+  copy_rows(k, key, keys, whole_keys, task.rows, task.q_stride);
+  columns_of_rows(task.rows, task.q_stride, whole_keys, up_to_multiple(shape.size, kStep), task.k);
+  const bool finite = copy_rows(v, key, keys, whole_keys, task.rows, task.v_stride);
+  if (!finite) {
+    clean_rows(task.rows, keys, task.v_stride, task.marks);
+  }
+  columns_of_columns(task.rows, task.v_stride, whole_keys, task.v_size, task.v,
+                     whole_keys * kTile);
+  return finite;
+}
+
 FUSEWHEEL_AMX void attend(const AttentionArgs& args, int64_t index, void* memory) {
   const auto& shape = args.shape;
   const Division division(shape, kSomeRows);
@@ -137,6 +155,7 @@ FUSEWHEEL_AMX void attend(const AttentionArgs& args, int64_t index, void* memory
   const int64_t first = place.first, positions = place.positions;
   const int64_t rows = heads * positions;
   const int64_t padded = up_to_multiple(rows, kTile);
+  const Queries queries = {batch, first_head, first, positions};
 
   for (int64_t h = 0; h < heads; ++h) {
     const int64_t own = h * positions;
@@ -153,47 +172,39 @@ FUSEWHEEL_AMX void attend(const AttentionArgs& args, int64_t index, void* memory
   }
   __builtin_memset(task.sums, 0, padded * task.sum_stride * sizeof(float));
 
-  const Head k = head_of(args.k, shape.dtype, batch, place.kv_head, shape.size);
-  const Head v = head_of(args.v, shape.dtype, batch, place.kv_head, shape.value_size);
   const int64_t depth = up_to_multiple(shape.size, kStep);
   const int64_t last = seen_by(shape, first + positions - 1).end;
   for (int64_t key = task.seen[0].begin / kSomeKeys * kSomeKeys; key < last; key += kSomeKeys) {
     const int64_t keys = shape.keys - key < kSomeKeys ? shape.keys - key : kSomeKeys;
     const int64_t whole_keys = up_to_multiple(keys, kStep);
-    copy_rows(k, key, keys, whole_keys, task.rows, task.q_stride);
-    columns_of_rows(task.rows, task.q_stride, whole_keys, depth, task.k);
-    const bool finite = copy_rows(v, key, keys, whole_keys, task.rows, task.v_stride);
-    if (!finite) {
-      clean_rows(task.rows, keys, task.v_stride, task.marks);
-    }
-    const Columns values{task.v, whole_keys * kTile};
-    columns_of_columns(task.rows, task.v_stride, whole_keys, task.v_size, task.v, values.tile);
+    bool packed = false;
+    bool finite = true;
     for (int64_t row = 0; row < rows; row += kSomeRows) {
       const int64_t some = rows - row < kSomeRows ? rows - row : kSomeRows;
       const Seen seen = seen_in(task.seen + row, some);
-      const int64_t low = seen.any.begin > key ? seen.any.begin - key : 0;
-      const int64_t high = seen.any.end - key < keys ? seen.any.end - key : keys;
-      if (low >= high) {
+      const Meeting met = meeting_of(args, queries, row, some, seen, key, keys, kPair);
+      if (met.begin == met.end) {
         continue;
       }
-      const int64_t begin = low / kPair * kPair;
-      const int64_t end = up_to_multiple(high, kPair);
+      if (!packed) {
+        finite = pack(args, place, key, keys, whole_keys, task);
+        packed = true;
+      }
+      const int64_t begin = met.begin;
+      const int64_t end = met.end;
       const int64_t tile_rows = up_to_multiple(some, kTile);
       const Columns columns{task.k, depth * kTile};
+      const Columns values{task.v, whole_keys * kTile};
       amx_product(task.q + row * task.q_stride, task.q_stride, tile_rows, columns.at(begin, 0),
                   end - begin, depth, task.scores + begin, kFloats, false);
-      const bool whole = seen.is_whole(key + begin, end - begin);
-      const bool plain = whole && finite && !exponent.natural;
+      const bool plain = met.whole && !met.biased && finite && !exponent.natural;
       for (int64_t i = 0; !plain && i < some; ++i) {
         float* scores = task.scores + i * kFloats;
-        const void* bias = bias_of(args, batch, first_head + (row + i) / positions,
-                                   first + (row + i) % positions);
+        const void* bias = met.biased ? queries.bias(args, row + i) : nullptr;
         exponent.apply(scores, begin, end);
         finish_row<float>(args, bias, key, task.seen[row + i], begin, end, scores, nullptr);
-        for (int64_t j = begin; !finite && j < end && j < keys; ++j) {
-          if (task.marks[j] && scores[j] != kNothing<float>) {
-            task.spoilt[row + i] = true;
-          }
+        if (!finite && sees_marked(task.marks, scores, begin, end < keys ? end : keys)) {
+          task.spoilt[row + i] = true;
         }
       }
       float* sums = task.sums + row * task.sum_stride;

@@ -7,7 +7,7 @@
 
 #include "amx.h"
 #include "gradients.h"
-#include "tiles.h"
+#include "scores.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 namespace {
@@ -89,35 +89,34 @@ void meet_some(const AttentionBackwardArgs& args, const Task<A>& task, int64_t b
   const auto& forward = args.forward;
   const auto& shape = forward.shape;
   const int64_t rows = up_to_multiple(count, kFewRows);
+  const Queries queries = {batch, head, first, count};
+  const Meeting met = meeting_of(forward, queries, 0, count, seen_by_some(shape, first, count), key,
+                                 keys, kPanel<A>);
+  const int64_t begin = met.begin;
+  const int64_t end = met.end;
+  A* grad_q = task.grad_q + at * task.q_stride;
+  if (begin == end) {
+    zero(grad_q, rows * task.q_stride);
+    zero(task.dots + at, count);
+    return;
+  }
   load_rows<A>(head_of(forward.q, shape.dtype, batch, head, shape.size), first, count,
                static_cast<A>(shape.scale), task.q, task.q_stride);
   load_rows<A>(head_of(args.grad, shape.dtype, batch, head, shape.value_size), first, count, A{1},
                task.grad, task.v_stride);
   zero(task.q + count * task.q_stride, (rows - count) * task.q_stride);
   zero(task.grad + count * task.v_stride, (rows - count) * task.v_stride);
-  const Range low = seen_by(shape, first);
-  const Range high = seen_by(shape, first + count - 1);
-  const int64_t begin = low.begin > key ? (low.begin - key) / kPanel<A> * kPanel<A> : 0;
-  const int64_t seen = high.end - key < keys ? high.end - key : keys;
-  const int64_t end = up_to_multiple(seen, kPanel<A>);
-  A* grad_q = task.grad_q + at * task.q_stride;
-  if (begin >= seen) {
-    zero(grad_q, rows * task.q_stride);
-    zero(task.dots + at, count);
-    return;
-  }
   products_of(task.q, task.q_stride, rows, task.k_panels, shape.size, begin, end, task.scores);
   products_of(task.grad, task.v_stride, rows, task.v_panels, shape.value_size, begin, end,
               task.slopes);
-  const bool whole = high.begin <= key + begin && low.end >= key + end;
   A* caps = shape.softcap > 0 ? task.caps : nullptr;
   const A* logsumexp = row_values<A>(forward.logsumexp, shape, batch, head) + first;
   const A* delta = row_values<A>(args.delta, shape, batch, head) + first;
   for (int64_t i = 0; i < count; ++i) {
     A* scores = task.scores + i * kScoreStride<A>;
-    const void* bias = bias_of(forward, batch, head, first + i);
+    const void* bias = met.biased ? queries.bias(forward, i) : nullptr;
     A* own = caps == nullptr ? nullptr : caps + i * kScoreStride<A>;
-    if (!whole || bias != nullptr || caps != nullptr) {
+    if (!met.whole || met.biased || caps != nullptr) {
       finish_row<A>(forward, bias, key, seen_by(shape, first + i), begin, end, scores, own);
     }
     task.dots[at + i] = differentiate(logsumexp[i], delta[i], own, begin, end, scores,
@@ -142,8 +141,7 @@ template <typename A>
 void meet(const AttentionBackwardArgs& args, const Task<A>& task, int64_t batch, int64_t head,
           int64_t key, int64_t keys, int64_t first, int64_t count) {
   const auto& shape = args.forward.shape;
-  const bool whole = seen_by(shape, first + count - 1).begin <= key &&
-                     seen_by(shape, first).end >= key + keys;
+  const bool whole = seen_by_some(shape, first, count).is_whole(key, keys);
   const int64_t step = whole ? kRows : kEdgeRows;
   for (int64_t at = 0; at < count; at += step) {
     const int64_t some = count - at < step ? count - at : step;

@@ -9,6 +9,7 @@
 #if defined(__AVX512F__)
 
 #include "gradients.h"
+#include "scores.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 namespace {
@@ -82,12 +83,11 @@ struct Task {
   Columns elements() const { return {k_elements, block * kTile}; }
 };
 
-// A step of queries and the keys that they see, columns [begin, end).
+// A step of queries and the keys that they meet.
 struct Step {
   int64_t first;  // in the block of queries
   int64_t count;
-  int64_t begin;
-  int64_t end;
+  Meeting met;
 };
 
 // Makes the shares and slopes of a step. Row 0 of the block is query `query`.
@@ -96,18 +96,17 @@ FUSEWHEEL_AMX void differentiate_step(const AttentionBackwardArgs& args, const T
                                       int64_t key, int64_t query, const Step& step) {
   const auto& forward = args.forward;
   const auto& shape = forward.shape;
-  const int64_t begin = step.begin;
-  const int64_t end = step.end;
+  const int64_t begin = step.met.begin;
+  const int64_t end = step.met.end;
   amx_product(task.q + step.first * task.q_stride, task.q_stride, kStep, task.keys().at(begin, 0),
               end - begin, task.q_size, task.scores + begin, task.score_stride, false);
   amx_product(task.grad + step.first * task.v_stride, task.v_stride, kStep,
               task.values().at(begin, 0), end - begin, task.v_size, task.grad_shares + begin,
               task.score_stride, false);
   const int64_t first = query + step.first;
-  const Range low = seen_by(shape, first);
-  const Range high = seen_by(shape, first + step.count - 1);
-  const bool whole = high.begin <= key + begin && low.end >= key + end;
-  const bool plain = whole && !exponent.natural && args.dots == nullptr;
+  const Queries queries = {batch, head, first, step.count};
+  const bool exact = step.met.whole && !step.met.biased;
+  const bool plain = exact && !exponent.natural && args.dots == nullptr;
   const float* logsumexp = row_values<float>(forward.logsumexp, shape, batch, head) + first;
   const float* delta = row_values<float>(args.delta, shape, batch, head) + first;
   for (int64_t i = 0; i < kStep; i += 2) {
@@ -127,8 +126,8 @@ FUSEWHEEL_AMX void differentiate_step(const AttentionBackwardArgs& args, const T
       rows[r - i].delta = delta[r];
       if (!plain) {
         exponent.apply(scores, begin, end);
-        finish_row<float>(forward, bias_of(forward, batch, head, first + r), key,
-                          seen_by(shape, first + r), begin, end, scores, caps);
+        const void* bias = step.met.biased ? queries.bias(forward, r) : nullptr;
+        finish_row<float>(forward, bias, key, seen_by(shape, first + r), begin, end, scores, caps);
       }
     }
     const int64_t at = step.first + i;
@@ -147,49 +146,59 @@ FUSEWHEEL_AMX void meet(const AttentionBackwardArgs& args, const Task& task,
   const auto& forward = args.forward;
   const auto& shape = forward.shape;
   const int64_t rows = up_to_multiple(count, kStep);
+  Step steps[kSteps];
+  bool any = false;
+  for (int64_t s = 0; s * kStep < rows; ++s) {
+    const int64_t from = s * kStep;
+    const int64_t live = count - from < kStep ? count - from : kStep;
+    const Seen seen = seen_by_some(shape, first + from, live);
+    const Queries queries = {batch, head, first + from, live};
+    steps[s] = {from, live, meeting_of(forward, queries, 0, live, seen, key, keys, kPair)};
+    any = any || steps[s].met.begin < steps[s].met.end;
+  }
+  if (!any) {
+    __builtin_memset(task.grad_q, 0, rows * task.sum_stride * sizeof(float));
+    __builtin_memset(task.made.dots, 0, rows * sizeof(float));
+    return;
+  }
   copy_rows(head_of(forward.q, shape.dtype, batch, head, shape.size), first, count, rows, task.q,
             task.q_stride);
   copy_rows(head_of(args.grad, shape.dtype, batch, head, shape.value_size), first, count, rows,
             task.grad, task.v_stride);
   turn_columns(task.q, task.q_stride, rows, task.q_size, task.q_turned, kTurned);
   turn_columns(task.grad, task.v_stride, rows, task.v_size, task.grad_turned, kTurned);
-  Step steps[kSteps];
   for (int64_t s = 0; s * kStep < rows; ++s) {
     const int64_t from = s * kStep;
-    const int64_t live = count - from < kStep ? count - from : kStep;
-    const Range low = seen_by(shape, first + from);
-    const Range high = seen_by(shape, first + from + live - 1);
-    const int64_t begin = low.begin > key ? (low.begin - key) / kPair * kPair : 0;
-    const int64_t seen = high.end - key < keys ? high.end - key : keys;
-    steps[s] = {from, live, begin, up_to_multiple(seen > 0 ? seen : 0, kPair)};
+    const Meeting& met = steps[s].met;
     float* grad_q = task.grad_q + from * task.sum_stride;
-    if (steps[s].begin >= steps[s].end) {
-      steps[s].end = steps[s].begin;
+    if (met.begin == met.end) {
       __builtin_memset(grad_q, 0, kStep * task.sum_stride * sizeof(float));
       __builtin_memset(task.made.dots + from, 0, kStep * sizeof(float));
       continue;
     }
     differentiate_step(args, task, exponent, batch, head, key, first, steps[s]);
-    amx_product(task.made.rows + from * task.made.stride + begin, task.made.stride, kStep,
-                task.elements().at(0, begin), task.q_size, steps[s].end - begin, grad_q,
+    amx_product(task.made.rows + from * task.made.stride + met.begin, task.made.stride, kStep,
+                task.elements().at(0, met.begin), task.q_size, met.end - met.begin, grad_q,
                 task.sum_stride, false);
   }
+  const auto meets = [&](int64_t s, int64_t column) {
+    return s * kStep < rows && steps[s].met.begin <= column && column < steps[s].met.end;
+  };
   for (int64_t column = 0; column < keys; column += kPair) {
-    int64_t low = rows;
-    int64_t high = 0;
     for (int64_t s = 0; s * kStep < rows; ++s) {
-      if (steps[s].begin <= column && column < steps[s].end) {
-        low = s * kStep < low ? s * kStep : low;
-        high = (s + 1) * kStep;
+      const int64_t low = s * kStep;
+      while (meets(s, column)) {
+        ++s;
       }
-    }
-    if (low < high) {
-      amx_product(task.grad_turned + low, kTurned, task.v_size,
-                  task.made.share_columns().at(column, low), kPair, high - low,
-                  task.grad_v + column, task.score_stride, true);
-      amx_product(task.q_turned + low, kTurned, task.q_size,
-                  task.made.slope_columns().at(column, low), kPair, high - low,
-                  task.grad_k + column, task.score_stride, true);
+      const int64_t depth = s * kStep - low;
+      if (depth > 0) {
+        amx_product(task.grad_turned + low, kTurned, task.v_size,
+                    task.made.share_columns().at(column, low), kPair, depth,
+                    task.grad_v + column, task.score_stride, true);
+        amx_product(task.q_turned + low, kTurned, task.q_size,
+                    task.made.slope_columns().at(column, low), kPair, depth,
+                    task.grad_k + column, task.score_stride, true);
+      }
     }
   }
 }

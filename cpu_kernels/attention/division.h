@@ -2,7 +2,7 @@
 // positions.
 #pragma once
 
-#include "tiles.h"
+#include "scores.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
@@ -52,27 +52,5 @@ struct Place {
     positions = left < division.positions ? left : division.positions;
   }
 };
-
-// Keys that some rows see: any of them, and all of them.
-struct Seen {
-  Range any;
-  Range all;
-
-  bool is_whole(int64_t first, int64_t keys) const {
-    return all.begin <= first && all.end >= first + keys;
-  }
-};
-
-FUSEWHEEL_INLINE Seen seen_in(const Range* rows, int64_t count) {
-  Seen found = {rows[0], rows[0]};
-  for (int64_t i = 1; i < count; ++i) {
-    const Range seen = rows[i];
-    found.any.begin = seen.begin < found.any.begin ? seen.begin : found.any.begin;
-    found.any.end = seen.end > found.any.end ? seen.end : found.any.end;
-    found.all.begin = seen.begin > found.all.begin ? seen.begin : found.all.begin;
-    found.all.end = seen.end < found.all.end ? seen.end : found.all.end;
-  }
-  return found;
-}
 
 }  // namespace fusewheel::FUSEWHEEL_ISA

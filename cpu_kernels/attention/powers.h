@@ -27,7 +27,8 @@ constexpr double kLn2 = 0.69314718055994530942;
 
 // How scores become exponents of 2.
 struct Exponent {
-  bool natural;  // scores are multiplied by the scale in memory first: for a bias or a soft cap
+  // Scores are multiplied by the scale in memory first: for a bias that is added, or a soft cap.
+  bool natural;
   float scale;
   float factor;  // what is left to multiply by, positive
 
@@ -35,8 +36,8 @@ struct Exponent {
     const auto& shape = args.shape;
     scale = static_cast<float>(shape.scale);
     factor = static_cast<float>(shape.scale * kLog2E);
-    natural = args.bias.data != nullptr || shape.softcap > 0 || !(factor > 1e-30f) ||
-              !(factor < 1e30f);
+    natural = (args.bias.data != nullptr && !shape.is_mask) || shape.softcap > 0 ||
+              !(factor > 1e-30f) || !(factor < 1e30f);
     if (natural) {
       factor = static_cast<float>(kLog2E);
     }

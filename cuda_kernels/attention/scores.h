@@ -90,7 +90,8 @@ struct Scores {
     if (is_mask) {
       return static_cast<const bool*>(bias)[at] ? score : kNothing<A>;
     }
-    return score + widen(static_cast<const T*>(bias)[at]);
+    const A added = widen(static_cast<const T*>(bias)[at]);
+    return added == kNothing<A> ? added : score + added;
   }
 };
 

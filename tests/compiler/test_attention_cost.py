@@ -48,10 +48,12 @@ TABLE: list[tuple[tuple[int, int], bool, torch.dtype, tuple[bool, bool], Pays, P
     (ALL, False, BRAIN, AVX2, from_(128), from_(64)),
     (ALL, False, BRAIN, AVX512, never, from_(64)),
     (ALL, False, BRAIN, AMX, from_(128), from_(64)),
-    (CAUSAL, True, FULL, AMX, never, never),
-    (ALL, True, HALF, AVX512, never, from_(64)),
-    (CAUSAL, True, HALF, AVX2, never, from_(64)),
-    (WINDOW, True, BRAIN, AMX, never, from_(64)),
+    (CAUSAL, True, FULL, AMX, from_(512), from_(128)),
+    (ALL, True, FULL, AVX2, from_(512), from_(128)),
+    (ALL, True, HALF, AVX512, from_(512), from_(64)),
+    (CAUSAL, True, HALF, AVX2, from_(512), from_(64)),
+    (WINDOW, True, BRAIN, AMX, from_(512), from_(64)),
+    (WINDOW, True, BRAIN, AVX512, never, from_(64)),
     (ALL, True, BRAIN, AVX512, never, from_(64)),
 ]
 

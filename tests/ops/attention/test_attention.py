@@ -199,6 +199,47 @@ def test_gradients_are_as_good_as_eager_in_long_rows(dtype):
     assert_call_as_good_as_eager(gradients, *functions, given, "gradient")
 
 
+def blocks_hidden(queries: int, keys: int) -> Tensor:
+    """A mask of blocks of 32 queries and 64 keys, some of which see each other, and one odd pair."""
+    rows, columns = (torch.arange(n) // block for n, block in ((queries, 32), (keys, 64)))
+    mask = (rows.unsqueeze(1) * 3 + columns) % 4 < 2
+    mask[70, 3] = ~mask[70, 3]
+    return mask.view(1, 1, queries, keys)
+
+
+def padding_hidden(keys: int) -> Tensor:
+    """Masks of two sequences, padded after their keys and before them."""
+    key = torch.arange(keys)
+    return torch.stack((key < 100, key >= keys - 30)).view(2, 1, 1, keys)
+
+
+@pytest.mark.parametrize("hidden", ["blocks", "padding"])
+def test_keys_that_a_mask_hides_by_the_block(dtype, hidden):
+    mask = blocks_hidden(200, 300) if hidden == "blocks" else padding_hidden(300)
+    given = inputs(200, 300, batch=2, heads=2, size=8, dtype=dtype)
+    seeds = Make(dtype, seed=3)(2, 2, 200, 8), torch.ones(2, 2, 200)
+
+    def gradients(function, tensors):
+        own = leaves(*tensors)
+        results = function(*own, None, mask, -1, -1, 8**-0.5, 0.0)
+        grads = [g.to(r.dtype) for g, r in zip(seeds, results, strict=True)]
+        return results[0], *torch.autograd.grad(results, own, grads)
+
+    operator = OPERATORS["attention"]
+    functions = operator.overload, operator.reference
+    assert_call_as_good_as_eager(gradients, *functions, given, "result and gradient")
+
+
+def test_a_bias_of_minus_infinity_hides_keys_that_are_no_numbers(dtype):
+    """Wherever the key lies in a block that is computed, as a mask does."""
+    q, k, v = inputs(40, 150, batch=2, heads=2, size=8, dtype=dtype)
+    mask = padding_hidden(150)
+    added = torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, -INFINITY)
+    clean = fusewheel.attention(q, k, v, bias=added)
+    k[~mask.view(2, 1, 150)] = float("nan")
+    assert torch.equal(fusewheel.attention(q, k, v, bias=added), clean)
+
+
 def any_arguments(d: Draw):
     heads, group = d.integer(1, 3), d.integer(1, 3)
     batch, queries, keys = d.integer(0 if d.rarely() else 1, 2), d.size(1, 130), d.size(1, 130)

@@ -20,6 +20,8 @@ from fusewheel.compiler.ir.metadata import Size
 _MATERIALISED = 256
 # * than PyTorch's kernel, and its backward in float32;
 _LEAST = 128
+# * than PyTorch's kernel with a mask that both read, without a backward;
+_MASKED = 512
 # * than PyTorch's backward in half precision.
 _HALF_TRAINING = 64
 # Without AMX, PyTorch's bfloat16 is slower only than a window of so small a part of so many keys.
@@ -57,7 +59,7 @@ def loss(
     direction = "forward and backward" if training else "forward"
     what = f"{dtype}, {direction}".removeprefix("torch.")
     if least == _NEVER:
-        return f"{what}: PyTorch's attention is as fast with such a mask on this processor"
+        return f"{what}: PyTorch's attention is as fast on this processor"
     return f"{tokens} tokens, {what}: PyTorch's attention is faster below {least} tokens"
 
 
@@ -75,10 +77,10 @@ def _least(
     half, hides = dtype != torch.float32, max(window) >= 0
     if training and half:
         return _HALF_TRAINING
-    if masked:
-        return _NEVER
     if dtype == torch.bfloat16 and processor.has_avx512() and not processor.has_amx():
         left, right = window
         narrow = min(window) >= 0 and _WINDOW_PART * (left + right + 1) <= (known(keys) or 0)
-        return _WINDOW_KEYS if narrow else _NEVER
+        return _WINDOW_KEYS if narrow and not masked else _NEVER
+    if masked and not training:
+        return _MASKED
     return _LEAST if hides or half or training else _NEVER
