@@ -1,11 +1,9 @@
 // Divides the work of attention among the threads, and gives them the memory that they need.
 
 #include <cstring>
-#include <memory>
-#include <thread>
-#include <vector>
 
 #include "in_turn.h"
+#include "shared.h"
 #include "tasks.h"
 
 namespace fusewheel {
@@ -13,11 +11,6 @@ namespace fusewheel {
 using FUSEWHEEL_ISA::parallel_for;
 
 namespace {
-
-size_t bytes_of_sums(const AttentionShape& shape) {
-  const int64_t size = shape.dtype == Dtype::kFloat64 ? 8 : 4;
-  return static_cast<size_t>(shape.batch * shape.heads * shape.queries * shape.size * size);
-}
 
 // Queries that see no key are in no task.
 void clear_results(const AttentionBackwardArgs& args) {
@@ -43,17 +36,14 @@ void attention_launch(const AttentionArgs& args, Stream) {
 void attention_backward_launch(const AttentionBackwardArgs& args, Stream) {
   const auto& shape = args.forward.shape;
   clear_results(args);
-  const std::unique_ptr<char[]> sums(new char[bytes_of_sums(shape)]);
-  // More than there are blocks of queries.
-  std::vector<int32_t> turns(static_cast<size_t>(shape.batch * shape.heads * shape.queries));
-  const AttentionBackwardTasks tasks{
-      args, sums.get(), turns.data(), [] { std::this_thread::yield(); }};
+  const AttentionPlan plan = FUSEWHEEL_SELECT(attention_backward_plan)(shape);
+  Shared shared(plan);
+  const AttentionBackwardTasks tasks = shared.tasks(args);
   parallel_for(shape.batch * shape.heads, 1, [&](int64_t begin, int64_t end) {
     FUSEWHEEL_SELECT(attention_delta)(args, begin, end);
   });
   const auto task = FUSEWHEEL_SELECT(attention_backward_task);
-  in_turn(FUSEWHEEL_SELECT(attention_backward_plan)(shape),
-          [&](int64_t index, void* scratch) { task(tasks, index, scratch); });
+  in_turn(plan, [&](int64_t index, void* scratch) { task(tasks, index, scratch); });
   if (args.grad_sinks != nullptr) {
     parallel_for(shape.heads, 1, [&](int64_t begin, int64_t end) {
       FUSEWHEEL_SELECT(attention_grad_sinks)(args, begin, end);

@@ -3,7 +3,7 @@
 // A task is a block of keys and all queries that see it, so that the gradients of these keys and values
 // stay with it. It adds its part to the gradient of a block of queries when all later blocks of keys
 // have: the sums have one order, whatever thread makes them. Tasks of later keys begin first, so a
-// task waits only for tasks that have begun.
+// task waits only for tasks that have begun, and all of them take the last queries first.
 
 #include "amx.h"
 #include "gradients.h"
@@ -82,9 +82,10 @@ FUSEWHEEL_INLINE A differentiate(A logsumexp, A delta, const A* caps, int64_t be
   return sum<A>(dot);
 }
 
-// The part of `count` queries; `at` is the place of the first one in its block.
+// The part of `count` queries; `at` is the place of the first one in its block. Returns whether they meet
+// a key.
 template <typename A>
-void meet_some(const AttentionBackwardArgs& args, const Task<A>& task, int64_t batch, int64_t head,
+bool meet_some(const AttentionBackwardArgs& args, const Task<A>& task, int64_t batch, int64_t head,
                int64_t key, int64_t keys, int64_t first, int64_t at, int64_t count) {
   const auto& forward = args.forward;
   const auto& shape = forward.shape;
@@ -98,7 +99,7 @@ void meet_some(const AttentionBackwardArgs& args, const Task<A>& task, int64_t b
   if (begin == end) {
     zero(grad_q, rows * task.q_stride);
     zero(task.dots + at, count);
-    return;
+    return false;
   }
   load_rows<A>(head_of(forward.q, shape.dtype, batch, head, shape.size), first, count,
                static_cast<A>(shape.scale), task.q, task.q_stride);
@@ -134,19 +135,22 @@ void meet_some(const AttentionBackwardArgs& args, const Task<A>& task, int64_t b
   product<A, false>(task.slopes + begin, kScoreStride<A>, rows, task.k + begin * task.q_stride,
                     task.q_stride, kPanel<A>, panels_of<A>(shape.size), end - begin, grad_q,
                     task.q_stride, false);
+  return true;
 }
 
-// The part of one block of queries.
+// The part of one block of queries; whether they meet a key.
 template <typename A>
-void meet(const AttentionBackwardArgs& args, const Task<A>& task, int64_t batch, int64_t head,
+bool meet(const AttentionBackwardArgs& args, const Task<A>& task, int64_t batch, int64_t head,
           int64_t key, int64_t keys, int64_t first, int64_t count) {
   const auto& shape = args.forward.shape;
   const bool whole = seen_by_some(shape, first, count).is_whole(key, keys);
   const int64_t step = whole ? kRows : kEdgeRows;
+  bool any = false;
   for (int64_t at = 0; at < count; at += step) {
     const int64_t some = count - at < step ? count - at : step;
-    meet_some(args, task, batch, head, key, keys, first + at, at, some);
+    any |= meet_some(args, task, batch, head, key, keys, first + at, at, some);
   }
+  return any;
 }
 
 template <typename A>
@@ -155,11 +159,9 @@ void backward(const AttentionBackwardTasks& args, int64_t index, void* memory) {
   const auto& shape = forward.shape;
   Scratch scratch(memory);
   Task<A> task(shape, scratch);
-  const int64_t beside = shape.batch * shape.kv_heads;
-  const int64_t block = blocks_of(shape.keys, kKeys) - 1 - index / beside;
-  const int64_t batch = index % beside / shape.kv_heads;
-  const int64_t kv_head = index % shape.kv_heads;
-  const int64_t group = shape.heads / shape.kv_heads;
+  const Order order(shape, kKeys, kRows);
+  const KeyBlock own(shape, order, index);
+  const int64_t batch = own.batch, kv_head = own.kv_head, block = own.number;
   const int64_t key = block * kKeys;
   const int64_t keys = shape.keys - key < kKeys ? shape.keys - key : kKeys;
 
@@ -179,19 +181,17 @@ void backward(const AttentionBackwardTasks& args, int64_t index, void* memory) {
   zero(task.grad_k, kKeys * task.q_stride);
   zero(task.grad_v, kKeys * task.v_stride);
 
-  const int64_t query_blocks = blocks_of(shape.queries, kRows);
-  for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
-    for (int64_t i = 0; i < query_blocks; ++i) {
-      const int64_t first = i * kRows;
-      const int64_t count = shape.queries - first < kRows ? shape.queries - first : kRows;
-      const Range seen = blocks_seen(shape, first, count, kKeys);
-      if (block < seen.begin || block > seen.end) {
-        continue;
-      }
-      meet(args, task, batch, h, key, keys, first, count);
-      int32_t* turn = args.turns + (batch * shape.heads + h) * query_blocks + i;
-      add_grad_q(args, task.grad_q, task.q_stride, task.dots, batch, h, first, count, turn,
-                 static_cast<int32_t>(seen.end - block), block == seen.begin);
+  for (int64_t i = order.query_blocks; i-- > 0;) {
+    const int64_t first = i * kRows;
+    const int64_t count = shape.queries - first < kRows ? shape.queries - first : kRows;
+    const Range seen = blocks_seen(shape, first, count, kKeys);
+    if (block < seen.begin || block > seen.end) {
+      continue;
+    }
+    for (int64_t h = kv_head * order.group; h < (kv_head + 1) * order.group; ++h) {
+      const bool any = meet(args, task, batch, h, key, keys, first, count);
+      add_grad_q<A>(args, order, own, i, seen,
+                    {any ? task.grad_q : nullptr, task.q_stride, task.dots, h, first, count});
     }
   }
   store_rows(task.grad_k, task.q_stride, keys, A{1},
@@ -210,7 +210,7 @@ AttentionPlan attention_backward_plan(const AttentionShape& shape) {
   }
   Scratch counter(nullptr);
   for_dtype(shape.dtype, [&](auto zero) { Task<Accumulate<decltype(zero)>>(shape, counter); });
-  return {shape.batch * shape.kv_heads * blocks_of(shape.keys, kKeys), counter.bytes()};
+  return Order(shape, kKeys, kRows).plan(counter.bytes());
 }
 
 void attention_backward_task(const AttentionBackwardTasks& args, int64_t index, void* scratch) {

@@ -139,8 +139,8 @@ FUSEWHEEL_AMX void differentiate_step(const AttentionBackwardArgs& args, const T
   }
 }
 
-// The part of one block of queries.
-FUSEWHEEL_AMX void meet(const AttentionBackwardArgs& args, const Task& task,
+// The part of one block of queries; whether they meet a key.
+FUSEWHEEL_AMX bool meet(const AttentionBackwardArgs& args, const Task& task,
                         const Exponent& exponent, int64_t batch, int64_t head, int64_t key,
                         int64_t keys, int64_t first, int64_t count) {
   const auto& forward = args.forward;
@@ -157,9 +157,7 @@ FUSEWHEEL_AMX void meet(const AttentionBackwardArgs& args, const Task& task,
     any = any || steps[s].met.begin < steps[s].met.end;
   }
   if (!any) {
-    __builtin_memset(task.grad_q, 0, rows * task.sum_stride * sizeof(float));
-    __builtin_memset(task.made.dots, 0, rows * sizeof(float));
-    return;
+    return false;
   }
   copy_rows(head_of(forward.q, shape.dtype, batch, head, shape.size), first, count, rows, task.q,
             task.q_stride);
@@ -201,6 +199,7 @@ FUSEWHEEL_AMX void meet(const AttentionBackwardArgs& args, const Task& task,
       }
     }
   }
+  return true;
 }
 
 FUSEWHEEL_AMX void backward(const AttentionBackwardTasks& args, int64_t index, void* memory) {
@@ -210,11 +209,9 @@ FUSEWHEEL_AMX void backward(const AttentionBackwardTasks& args, int64_t index, v
   Task task(shape, scratch);
   const Tiles tiles;
   const Exponent exponent(forward);
-  const int64_t beside = shape.batch * shape.kv_heads;
-  const int64_t block = blocks_of(shape.keys, task.block) - 1 - index / beside;
-  const int64_t batch = index % beside / shape.kv_heads;
-  const int64_t kv_head = index % shape.kv_heads;
-  const int64_t group = shape.heads / shape.kv_heads;
+  const Order order(shape, task.block, kSomeQueries);
+  const KeyBlock own(shape, order, index);
+  const int64_t batch = own.batch, kv_head = own.kv_head, block = own.number;
   const int64_t key = block * task.block;
   const int64_t keys = shape.keys - key < task.block ? shape.keys - key : task.block;
   const int64_t whole = up_to_multiple(keys, kPair);
@@ -234,20 +231,19 @@ FUSEWHEEL_AMX void backward(const AttentionBackwardTasks& args, int64_t index, v
   __builtin_memset(task.grad_k, 0, task.q_size * task.score_stride * sizeof(float));
   __builtin_memset(task.grad_v, 0, task.v_size * task.score_stride * sizeof(float));
 
-  const int64_t query_blocks = blocks_of(shape.queries, kSomeQueries);
-  for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
-    for (int64_t i = 0; i < query_blocks; ++i) {
-      const int64_t first = i * kSomeQueries;
-      const int64_t left = shape.queries - first;
-      const int64_t count = left < kSomeQueries ? left : kSomeQueries;
-      const Range seen = blocks_seen(shape, first, count, task.block);
-      if (block < seen.begin || block > seen.end) {
-        continue;
-      }
-      meet(args, task, exponent, batch, h, key, keys, first, count);
-      int32_t* turn = args.turns + (batch * shape.heads + h) * query_blocks + i;
-      add_grad_q(args, task.grad_q, task.sum_stride, task.made.dots, batch, h, first, count, turn,
-                 static_cast<int32_t>(seen.end - block), block == seen.begin);
+  for (int64_t i = order.query_blocks; i-- > 0;) {
+    const int64_t first = i * kSomeQueries;
+    const int64_t left = shape.queries - first;
+    const int64_t count = left < kSomeQueries ? left : kSomeQueries;
+    const Range seen = blocks_seen(shape, first, count, task.block);
+    if (block < seen.begin || block > seen.end) {
+      continue;
+    }
+    for (int64_t h = kv_head * order.group; h < (kv_head + 1) * order.group; ++h) {
+      const bool any = meet(args, task, exponent, batch, h, key, keys, first, count);
+      add_grad_q<float>(args, order, own, i, seen,
+                        {any ? task.grad_q : nullptr, task.sum_stride, task.made.dots, h, first,
+                         count});
     }
   }
   const auto scale = static_cast<float>(shape.scale);
@@ -262,7 +258,7 @@ FUSEWHEEL_AMX void backward(const AttentionBackwardTasks& args, int64_t index, v
 AttentionPlan amx_attention_backward_plan(const AttentionShape& shape) {
   Scratch counter(nullptr);
   const Task task(shape, counter);
-  return {shape.batch * shape.kv_heads * blocks_of(shape.keys, task.block), counter.bytes()};
+  return Order(shape, task.block, kSomeQueries).plan(counter.bytes());
 }
 
 void amx_attention_backward_task(const AttentionBackwardTasks& args, int64_t index, void* scratch) {

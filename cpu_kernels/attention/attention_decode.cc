@@ -76,13 +76,9 @@ std::tuple<Tensor, Tensor> attention_decode(
   const auto found = read_lengths(lengths, args.entries * args.page_size);
   args.lengths = found.data();
   check_pages(args, k_cache.sizes()[0]);
-  const int64_t results[] = {shape.batch, shape.heads, shape.queries, shape.value_size};
-  const Tensor out = empty_contiguous({results, 4}, q.scalar_type(), q);
-  const Tensor logsumexp = empty_contiguous({results, 3}, accumulate_type(q), q);
-  args.out = out.mutable_data_ptr();
-  args.logsumexp = logsumexp.mutable_data_ptr();
-  if (logsumexp.numel() == 0) {
-    return {out, logsumexp};
+  call.allocate();
+  if (call.logsumexp.numel() == 0) {
+    return {call.out, call.logsumexp};
   }
   const auto parts = count_parts(args);
   args.first_part = parts.data();
@@ -111,7 +107,7 @@ std::tuple<Tensor, Tensor> attention_decode(
   parallel_for(rows, kGrain / (numbers + 1) + 1, [&](int64_t begin, int64_t end) {
     FUSEWHEEL_SELECT(attention_decode_merge)(args, begin, end);
   });
-  return {out, logsumexp};
+  return {call.out, call.logsumexp};
 }
 
 FUSEWHEEL_KERNELS(library) { kernel<attention_decode>(library, "attention_decode"); }

@@ -6,13 +6,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include "in_turn.h"
-#include "tasks.h"
+#include "shared.h"
 
 namespace fusewheel {
 
@@ -85,30 +82,36 @@ class PackedTasks {
       shape.keys = own.keys;
       const AttentionPlan part = plan_of(shape);
       firsts_.push_back(plan.tasks);
+      turns_.push_back(plan.turns);
+      rests_.push_back(plan.rests);
       plan.tasks += part.tasks;
+      plan.turns += part.turns;
+      plan.rests += part.rests;
       plan.scratch_bytes = std::max(plan.scratch_bytes, part.scratch_bytes);
     }
   }
 
-  // The sequence of a task, and the task's number there.
-  std::pair<const Sequence&, int64_t> at(int64_t task) const {
+  // The sequence of a task; the task's number there; what all tasks share before what its tasks do.
+  struct Place {
+    const Sequence& sequence;
+    int64_t task;
+    int64_t turns;
+    int64_t rests;
+  };
+
+  Place at(int64_t task) const {
     const auto next = std::upper_bound(firsts_.begin(), firsts_.end(), task);
-    const auto index = next - firsts_.begin() - 1;
-    return {sequences_[static_cast<size_t>(index)], task - *(next - 1)};
+    const auto index = static_cast<size_t>(next - firsts_.begin() - 1);
+    return {sequences_[index], task - firsts_[index], turns_[index], rests_[index]};
   }
 
  private:
   std::vector<Sequence> sequences_;
-  std::vector<int64_t> firsts_;  // the number of each sequence's first task
+  // Of each sequence: what all sequences before it have.
+  std::vector<int64_t> firsts_;
+  std::vector<int64_t> turns_;
+  std::vector<int64_t> rests_;
 };
-
-AttentionBackwardTasks part_of(const AttentionBackwardTasks& all, const Sequence& own) {
-  const auto& shape = all.forward.shape;
-  const AttentionBackwardArgs& args = all;
-  const int64_t moved = own.query * shape.size * accumulate_bytes(shape.dtype);
-  return {part_of(args, own), advance(all.sums, moved),
-          all.turns + own.query * shape.heads, all.yield};
-}
 
 }  // namespace
 
@@ -118,8 +121,8 @@ void attention_varlen_launch(const AttentionVarlenArgs& args, Stream) {
   const PackedTasks tasks(args.all.shape, args.packing, FUSEWHEEL_SELECT(attention_plan));
   const auto task = FUSEWHEEL_SELECT(attention_task);
   in_turn(tasks.plan, [&](int64_t index, void* scratch) {
-    const auto [sequence, own] = tasks.at(index);
-    task(part_of(args.all, sequence), own, scratch);
+    const auto place = tasks.at(index);
+    task(part_of(args.all, place.sequence), place.task, scratch);
   });
 }
 
@@ -134,19 +137,18 @@ void attention_varlen_backward_launch(const AttentionVarlenBackwardArgs& call, S
   if (args.dots != nullptr) {
     std::memset(args.dots, 0, static_cast<size_t>(queries * wide));
   }
-  const std::unique_ptr<char[]> sums(new char[static_cast<size_t>(queries * shape.size * wide)]);
-  // More than there are blocks of queries.
-  std::vector<int32_t> turns(static_cast<size_t>(queries));
-  const AttentionBackwardTasks shared{
-      args, sums.get(), turns.data(), [] { std::this_thread::yield(); }};
   parallel_for(shape.heads, 1, [&](int64_t begin, int64_t end) {
     FUSEWHEEL_SELECT(attention_delta)(args, begin, end);
   });
   const PackedTasks tasks(shape, call.packing, FUSEWHEEL_SELECT(attention_backward_plan));
+  Shared all(tasks.plan);
   const auto task = FUSEWHEEL_SELECT(attention_backward_task);
   in_turn(tasks.plan, [&](int64_t index, void* scratch) {
-    const auto [sequence, own] = tasks.at(index);
-    task(part_of(shared, sequence), own, scratch);
+    const auto place = tasks.at(index);
+    AttentionBackwardTasks own = all.tasks(part_of(args, place.sequence));
+    own.turns += place.turns;
+    own.rests += place.rests;
+    task(own, place.task, scratch);
   });
   if (args.grad_sinks != nullptr) {
     parallel_for(shape.heads, 1, [&](int64_t begin, int64_t end) {

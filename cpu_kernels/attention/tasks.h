@@ -11,12 +11,15 @@ namespace fusewheel {
 struct AttentionPlan {
   int64_t tasks;
   int64_t scratch_bytes;  // of a thread
+  // Of the backward pass: what its tasks share.
+  int64_t turns = 0;
+  int64_t rests = 0;
 };
 
 // What the tasks of the backward pass share beside the arguments of the operator.
 struct AttentionBackwardTasks : AttentionBackwardArgs {
-  void* sums;       // of grad_q, [batch, heads, queries, size] in the dtype of computation
   int32_t* turns;   // per block of queries: how many blocks of keys have added to its grad_q
+  uint16_t* rests;  // of half types: the lower halves of sums in float32, whose upper ones are in grad_q
   void (*yield)();  // lets another thread run
 };
 

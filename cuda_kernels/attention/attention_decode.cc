@@ -19,14 +19,10 @@ std::tuple<Tensor, Tensor> attention_decode(
                        left, scale, softcap);
   auto& args = call.args;
   const auto& shape = args.shape;
-  const int64_t results[] = {shape.batch, shape.heads, shape.queries, shape.value_size};
-  const Tensor out = empty_contiguous({results, 4}, q.scalar_type(), q);
-  const Tensor logsumexp = empty_contiguous({results, 3}, accumulate_type(q), q);
-  args.out = out.mutable_data_ptr();
-  args.logsumexp = logsumexp.mutable_data_ptr();
-  const int64_t rows = logsumexp.numel();
+  call.allocate();
+  const int64_t rows = call.logsumexp.numel();
   if (rows == 0) {
-    return {out, logsumexp};
+    return {call.out, call.logsumexp};
   }
   const int64_t capacity = args.entries * args.page_size;
   const int64_t parts = (capacity + kDecodePart - 1) / kDecodePart;
@@ -40,7 +36,7 @@ std::tuple<Tensor, Tensor> attention_decode(
                          parts,
                          found.mutable_data_ptr()};
   run(kOp, attention_decode_launch, given, q);
-  return {out, logsumexp};
+  return {call.out, call.logsumexp};
 }
 
 FUSEWHEEL_KERNELS(library) { kernel<attention_decode>(library, "attention_decode"); }

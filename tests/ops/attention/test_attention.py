@@ -200,7 +200,7 @@ def test_gradients_are_as_good_as_eager_in_long_rows(dtype):
 
 
 def blocks_hidden(queries: int, keys: int) -> Tensor:
-    """A mask of blocks of 32 queries and 64 keys, some of which see each other, and one odd pair."""
+    """A mask of blocks of 32 queries and 64 keys, half of them hidden, and one odd pair."""
     rows, columns = (torch.arange(n) // block for n, block in ((queries, 32), (keys, 64)))
     mask = (rows.unsqueeze(1) * 3 + columns) % 4 < 2
     mask[70, 3] = ~mask[70, 3]

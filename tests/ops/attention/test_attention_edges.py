@@ -199,6 +199,23 @@ def test_a_sequence_does_not_depend_on_the_others():
         assert torch.equal(whole[b : b + 1], alone)
 
 
+@pytest.mark.skipif(emulated(), reason="it is about memory that tasks of the CPU kernels share")
+def test_a_head_does_not_depend_on_the_others(dtype):
+    """So many heads and queries that some wait for the memory of sums of others."""
+    given = inputs(700, 130, heads=30, kv_heads=30, size=20, dtype=dtype)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        whole = step(given)
+    finally:
+        torch.set_num_threads(threads)
+    own = leaves(*(t[:, 27:] for t in given))
+    out, lse = fusewheel.attention(*own, causal=True, return_lse=True)
+    seeds = Make(dtype, seed=6)(1, 30, 700, 20)[:, 27:]
+    for a, b in zip(whole, (out, lse, *torch.autograd.grad(out, own, seeds)), strict=True):
+        assert torch.equal(a[:, 27:], b)
+
+
 def test_dropout_drops_shares_and_keeps_their_mean():
     q, k, v = inputs(64, 2000, heads=1, size=4)
     v = torch.ones_like(v)

@@ -44,8 +44,9 @@ def attention(
     the logsumexp of these `s`, and of the head's sink if there are sinks. A query that sees no key
     has the result 0, an `lse` of -inf (the sink, if there is one), and no gradient.
 
-    Keys that a query does not see are ignored, also if they contain NaN. A query that sees a value
-    with an element that is NaN or infinite gets NaN.
+    Keys that a query does not see are ignored, also if they contain NaN. A float bias of -inf hides
+    a key in the same way. A query that sees a value with an element that is NaN or infinite gets
+    NaN.
 
     Everything is computed in float32 (float64 for float64) and rounded once. On a CPU with AMX,
     bfloat16 is multiplied as bfloat16, with sums in float32: there the shares `exp(s - lse)`, and

@@ -16,6 +16,8 @@ struct AttentionDecode {
   Tensor v;
   std::optional<Tensor> table;
   std::optional<Tensor> sinks;
+  Tensor out;
+  Tensor logsumexp;
   DecodeArgs args;
 
   AttentionDecode(const char* op, const Tensor& q, const Tensor& k_cache, const Tensor& v_cache,
@@ -59,6 +61,15 @@ struct AttentionDecode {
                   1};
     // A task of one head would read a little of each line of pages.
     args.shape.task_heads = args.k.head < args.k.key ? args.shape.kv_heads : 1;
+  }
+
+  void allocate() {
+    const auto& shape = args.shape;
+    const int64_t results[] = {shape.batch, shape.heads, shape.queries, shape.value_size};
+    out = empty_contiguous({results, 4}, q.scalar_type(), q);
+    logsumexp = empty_contiguous({results, 3}, accumulate_type(q), q);
+    args.out = out.mutable_data_ptr();
+    args.logsumexp = logsumexp.mutable_data_ptr();
   }
 
  private:
