@@ -101,7 +101,8 @@ std::tuple<Tensor, Tensor> attention_decode(
     FUSEWHEEL_SELECT(attention_decode_prepare)(args, begin, end);
   });
   const auto task = FUSEWHEEL_SELECT(attention_decode_task);
-  in_turn({parts.back() * (shape.kv_heads / shape.task_heads), args.plan.scratch_bytes},
+  const int64_t tasks = parts.back() * (shape.kv_heads / shape.task_heads);
+  in_turn(Tasks{tasks, args.plan.scratch_bytes},
           [&](int64_t index, void* scratch) { task(args, index, scratch); });
   const int64_t numbers = parts.back() * args.plan.value_stride / shape.batch;
   parallel_for(rows, kGrain / (numbers + 1) + 1, [&](int64_t begin, int64_t end) {

@@ -123,10 +123,12 @@ def _size(argument: Any) -> int:
 
 
 def _looks_at_values(message: str) -> bool:
-    """Classes, positions, lengths, pages and bounds of sequences are numbers, which no fake has."""
+    """Classes, positions, lengths, pages, bounds of sequences, ends of groups: numbers, which no
+    fake has.
+    """
     known = (
         "target must be between|positions must be rows|cu_seqlens_. must (begin|not fall|end)|"
-        "lengths must be between|block_table must name"
+        "lengths must be between|block_table must name|ends must not fall"
     )
     return re.search(known, message) is not None
 

@@ -74,6 +74,8 @@ def choices(function: Callable[..., Any]) -> list[str]:
 
 def arguments_of(name: str) -> dict[str, Any]:
     """The tensors of an operator's first sample and what else its public function must be given."""
+    if name == "experts":  # which calls several operators
+        return experts_arguments()
     of = "attention" if name == "scaled_dot_product_attention" else name
     operator = next(o for o in ops.operators() if o.name == of)
     schema = operator.overload._schema.arguments
@@ -90,6 +92,13 @@ def arguments_of(name: str) -> dict[str, Any]:
         for name, value in found.items()
         if name in parameters and (isinstance(value, Tensor) or parameters[name].default is empty)
     }
+
+
+def experts_arguments() -> dict[str, Any]:
+    make, indices = Make(seed=3), torch.tensor([[0, 1], [2, 1], [0, 2]])
+    sizes = {"x": (3, 8), "weights": (3, 2), "gate_up": (3, 10, 8), "down": (3, 8, 5)}
+    biases = {"gate_up_bias": (3, 10), "down_bias": (3, 8)}
+    return {"indices": indices} | {k: make(*size) for k, size in (sizes | biases).items()}
 
 
 def changes(tensor: Any) -> Iterator[Tensor]:

@@ -49,13 +49,18 @@ ROWS = {
     "rope": (0, 1),
     "rope_": (0,),
     "rope_backward": (0, 1),
+    "route": (0,),
     "silu_mul_packed": (0,),
     "silu_mul_packed_backward": (0, 1),
 }
 # They give sums over rows too, for all samples, where they are asked for: then the reference runs.
+# So it does where rows lie in groups.
 SUMS = {
     "add_layer_norm_backward",
     "add_rms_norm_backward",
+    "grouped_linear",
+    "grouped_linear_backward_weight",
+    "grouped_linear_backward_x",
     "layer_norm_backward",
     "linear_backward_weight",
     "linear_cross_entropy",
@@ -93,13 +98,14 @@ def cases(operator: Operator):
 def batch(
     operator: Operator, arguments: tuple, which: tuple[int, ...], dim: int = 0
 ) -> tuple[Any, ...]:
-    """Other values for each sample, that are as valid. Bounds of sequences are valid in one order
-    only.
+    """Other values for each sample, that are as valid. Bounds of sequences and ends of groups are
+    valid in one order only.
     """
     names = [argument.name for argument in operator.overload._schema.arguments]
 
     def stack(a: Tensor, name: str) -> Tensor:
-        turns = [0] * SAMPLES if name.startswith("cu_seqlens") else range(SAMPLES)
+        sorted_ = name.startswith("cu_seqlens") or name == "ends"
+        turns = [0] * SAMPLES if sorted_ else range(SAMPLES)
         rolled = [a.detach().flatten().roll(k).view(a.shape) for k in turns]
         return torch.stack(rolled, dim if dim == 0 else a.dim())
 

@@ -1,22 +1,30 @@
-"""Makes `fusewheel.attention` known to transformers."""
+"""Makes attention and experts of fusewheel known to transformers."""
 
 from __future__ import annotations
 
 from fusewheel.transformers._attention import attention_forward
+from fusewheel.transformers._experts import experts_forward
 from fusewheel.transformers._masks import mask
 
 NAME = "fusewheel"
-"""The value of `attn_implementation` for which `fusewheel.attention` runs."""
+"""The value of `attn_implementation` for which `fusewheel.attention` runs, and that of
+`experts_implementation` for which `fusewheel.grouped_linear` does.
+"""
 
 
 def register() -> None:
-    """Adds `attn_implementation="fusewheel"` to transformers. Call it before a model is loaded
-    with it; more calls do no harm.
+    """Adds `attn_implementation="fusewheel"` and `experts_implementation="fusewheel"` to
+    transformers. Call it before a model is loaded with them; more calls do no harm.
 
-    A model with this implementation calls `fusewheel.attention`: with grouped heads, sliding
-    windows, attention sinks (gpt-oss), a soft cap (Gemma 2), padding and packed sequences, in
-    inference and in training. Scores are not materialised, so attention weights are not returned
+    A model with this implementation of attention calls `fusewheel.attention`: with grouped heads,
+    sliding windows, attention sinks (gpt-oss), a soft cap (Gemma 2), padding and packed sequences,
+    in inference and in training. Scores are not materialised, so attention weights are not returned
     (`output_attentions=True` is an error).
+
+    A mixture of experts with this implementation of experts computes them by
+    `fusewheel.grouped_linear`: tokens are sorted by expert, nothing is padded, and no weight is
+    copied. It takes any weights that transformers keeps as three-dimensional parameters, in
+    inference and in training. transformers without `ExpertsInterface` has no such choice.
 
     Raises:
         ImportError: transformers is not installed, or is too old to have `AttentionInterface` and
@@ -31,3 +39,8 @@ def register() -> None:
         ) from error
     AttentionInterface.register(NAME, attention_forward)
     AttentionMaskInterface.register(NAME, mask)
+    try:
+        from transformers.integrations.moe import ExpertsInterface
+    except ImportError:
+        return  # before transformers 5
+    ExpertsInterface.register(NAME, experts_forward)

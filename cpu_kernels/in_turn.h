@@ -5,13 +5,19 @@
 #include <memory>
 
 #include "parallel.h"
-#include "tasks.h"
 
 namespace fusewheel {
 
-// Calls task(index, scratch) for every task; they begin in the order of their numbers.
-template <typename Task>
-void in_turn(const AttentionPlan& plan, const Task& task) {
+// How many tasks there are, and how much memory one needs meanwhile.
+struct Tasks {
+  int64_t tasks;
+  int64_t scratch_bytes;
+};
+
+// Calls task(index, scratch) for every task; they begin in the order of their numbers. A plan has the
+// members of Tasks.
+template <typename Plan, typename Task>
+void in_turn(const Plan& plan, const Task& task) {
   std::atomic<int64_t> next{0};
   FUSEWHEEL_ISA::parallel_for(plan.tasks, 1, [&](int64_t, int64_t) {
     if (next.load() >= plan.tasks) {

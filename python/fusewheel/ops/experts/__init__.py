@@ -1,0 +1,1 @@
+"""Mixtures of experts: rows that are sorted by expert, and a weight for each."""

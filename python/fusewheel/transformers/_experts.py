@@ -1,0 +1,66 @@
+"""The experts of models of transformers, by `fusewheel.grouped_linear`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from fusewheel.ops.activation.silu_mul import silu_mul_packed
+from fusewheel.ops.experts._mixture import layers, mixture
+
+
+def experts_forward(
+    self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
+) -> Tensor:
+    """The forward of an experts module of transformers with
+    `experts_implementation="fusewheel"`: each token's sum over its experts.
+
+    An index that is none of an expert of this module gives 0: expert parallelism of transformers
+    marks the experts of other devices so.
+
+    Args:
+        self: the module: its weights, and how they lie (`has_gate`, `has_bias`, `is_transposed`).
+        hidden_states: `[tokens, H]`.
+        top_k_index: int64 `[tokens, k]`, the experts of each token.
+        top_k_weights: `[tokens, k]`, what each of them counts for.
+
+    Returns:
+        `[tokens, H]` in the dtype of `hidden_states`.
+    """
+    name = "gate_up_proj" if self.has_gate else "up_proj"
+    first, last = _layers(self, name), _layers(self, "down_proj")
+    if self.has_post_expert_norm:
+        down = last
+
+        def last(x: Tensor, ends: Tensor) -> Tensor:
+            normed: Tensor = self.post_expert_norm(down(x, ends))
+            return normed
+
+    return mixture(
+        hidden_states,
+        top_k_index,
+        top_k_weights,
+        first,
+        _between(self),
+        last,
+        getattr(self, name).shape[0],
+    )
+
+
+def _layers(self: Any, name: str) -> Callable[[Tensor, Tensor], Tensor]:
+    weight = getattr(self, name)
+    bias = getattr(self, f"{name}_bias") if self.has_bias else None
+    return layers(weight.transpose(1, 2) if self.is_transposed else weight, bias)
+
+
+def _between(self: Any) -> Callable[[Tensor], Tensor]:
+    """What is between the layers: the module's own gate, unless it is the usual one with SiLU."""
+    if not self.has_gate:
+        activation: Callable[[Tensor], Tensor] = self.act_fn
+        return activation
+    own: Callable[[Tensor], Tensor] = self._apply_gate
+    usual = getattr(type(self)._apply_gate, "__name__", "") == "_default_apply_gate"
+    is_silu = type(getattr(self, "act_fn", None)).__name__ in ("SiLU", "SiLUActivation")
+    return silu_mul_packed if usual and is_silu else own

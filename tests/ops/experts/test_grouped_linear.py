@@ -1,0 +1,167 @@
+import fusewheel
+import pytest
+import torch
+from fusewheel.dispatch.operator import Make
+from fuzz.draw import Draw
+from oracle import DTYPES, assert_as_good_as_eager, emulated
+
+OPERATORS = {o.name: o for o in fusewheel.ops.operators()}
+
+
+def layers(x, weight, ends, bias=None):
+    """A linear layer for each group, in PyTorch's operators."""
+    return OPERATORS["grouped_linear"].reference(x, weight, ends, bias)
+
+
+def ends_of(*sizes: int) -> torch.Tensor:
+    return torch.tensor(sizes).cumsum(0).int()
+
+
+# Groups of no row, one, few and many take other kernels; tiles end inside these sizes.
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(("features", "outputs"), [(7, 33), (130, 70), (512, 8)])
+def test_groups_of_any_size(features, outputs, transposed, dtype):
+    ends = ends_of(1, 0, 17, 4, 0, 40, 2)
+    make = Make(dtype)
+    x, bias = make(70, features), make(7, outputs)
+    weight = (make.transposed if transposed else make)(7, outputs, features)
+    exact = layers(x.double(), weight.double(), ends, bias.double())
+    got = fusewheel.grouped_linear(x, weight, ends, bias)
+    assert_as_good_as_eager(got, layers(x, weight, ends, bias), exact)
+
+
+@pytest.mark.parametrize("stored", DTYPES, ids=str)
+def test_dtypes_mix(stored):
+    ends = ends_of(1, 20, 3)
+    given = torch.float64 if stored == torch.float64 else torch.float32
+    x, weight = Make(given, seed=1)(26, 129), Make(stored, seed=2)(3, 37, 129)
+    for x_dtype in (given, torch.bfloat16) if given == torch.float32 else (given,):
+        own = x.to(x_dtype)
+        got = fusewheel.grouped_linear(own, weight, ends)
+        exact = layers(own.double(), weight.double(), ends)
+        assert_as_good_as_eager(got, layers(own, weight, ends), exact)
+
+
+def test_rows_of_no_group_are_zero_and_have_no_gradient():
+    ends = ends_of(2, 1)
+    x, weight = Make(requires_grad=True)(5, 8), Make(requires_grad=True, seed=1)(2, 3, 8)
+    bias = Make(requires_grad=True, seed=2)(2, 3)
+    with torch.no_grad():
+        x[3:] = float("nan")
+    y = fusewheel.grouped_linear(x, weight, ends, bias)
+    assert torch.equal(y[3:], torch.zeros(2, 3)) and y.isfinite().all()
+    y.sum().backward()
+    assert torch.equal(x.grad[3:], torch.zeros(2, 8))
+    assert weight.grad.isfinite().all()
+    assert torch.equal(bias.grad, torch.tensor([[2.0] * 3, [1.0] * 3]))
+
+
+def test_the_weight_of_a_group_without_rows_is_not_read():
+    x, weight = Make()(4, 8), Make(seed=1)(3, 5, 8)
+    weight[1] = float("nan")
+    ends = ends_of(3, 0, 1)
+    assert fusewheel.grouped_linear(x, weight, ends).isfinite().all()
+    gradient = torch.ops.fusewheel.grouped_linear_backward_weight(x[:, :5], x, weight, ends)
+    assert torch.equal(gradient[1], torch.zeros(5, 8))
+
+
+def test_no_groups():
+    x, weight, ends = Make()(4, 8), Make()(0, 3, 8), torch.zeros(0, dtype=torch.int32)
+    assert torch.equal(fusewheel.grouped_linear(x, weight, ends), torch.zeros(4, 3))
+
+
+def test_nan_keeps_to_its_row():
+    x, weight, ends = Make()(30, 40), Make(seed=1)(2, 9, 40), ends_of(20, 10)
+    x[4, 3] = float("nan")
+    rows = fusewheel.grouped_linear(x, weight, ends).isnan()
+    assert rows[4].all() and rows.sum() == 9
+
+
+@pytest.mark.parametrize("rows", [1, 5, 40])
+def test_a_group_has_the_bits_of_a_linear_layer(rows, dtype):
+    if emulated():
+        pytest.skip("the emulator multiplies single matrices by PyTorch")
+    x, weight = Make(dtype)(2 * rows, 96), Make(dtype, seed=1)(2, 70, 96)
+    got = fusewheel.grouped_linear(x, weight, ends_of(rows, rows))
+    for e in range(2):
+        part = slice(e * rows, (e + 1) * rows)
+        assert torch.equal(got[part], fusewheel.linear(x[part], weight[e]))
+
+
+@pytest.mark.parametrize("ends", [[2, 1], [-1, 3], [0, 5], [2**31 + 1, 4], [-(2**40), 4]])
+def test_ends_that_are_none(ends):
+    x, weight, ends = Make()(4, 8), Make(seed=1)(2, 3, 8), torch.tensor(ends)
+    operators = torch.ops.fusewheel
+    calls = (
+        lambda: fusewheel.grouped_linear(x, weight, ends),
+        lambda: operators.grouped_linear_backward_x(x[:, :3], weight, ends),
+        lambda: operators.grouped_linear_backward_weight(x[:, :3], x, weight, ends),
+    )
+    for call in calls:
+        if emulated():
+            assert call().isfinite().all()  # nothing but the tensors was read
+        else:
+            with pytest.raises(
+                RuntimeError, match="ends must not fall and be from 0 to 4, the rows"
+            ):
+                call()
+
+
+def test_second_derivatives():
+    make = Make(torch.float64, requires_grad=True)
+    x, weight, bias, grad = make(5, 4), make(3, 2, 4), make(3, 2), make(5, 2)
+    ends = ends_of(2, 0, 2)
+    operators = torch.ops.fusewheel
+
+    def backward_weight(grad, x):
+        return operators.grouped_linear_backward_weight(grad, x, weight.detach(), ends)
+
+    for function, values in (
+        (lambda *given: fusewheel.grouped_linear(given[0], given[1], ends, given[2]),
+         (x, weight, bias)),
+        (lambda *given: operators.grouped_linear_backward_x(*given, ends), (grad, weight)),
+        (backward_weight, (grad, x)),
+    ):  # fmt: skip
+        assert torch.autograd.gradcheck(function, values)
+        assert torch.autograd.gradgradcheck(function, values)
+
+
+def test_like_grouped_mm_of_torch():
+    if not hasattr(torch.nn.functional, "grouped_mm"):
+        pytest.skip("this torch has no grouped_mm")
+    x, weight, ends = Make()(12, 16), Make(seed=1)(3, 8, 16), ends_of(4, 0, 8)
+    want = torch.nn.functional.grouped_mm(x, weight.transpose(1, 2), offs=ends)
+    torch.testing.assert_close(fusewheel.grouped_linear(x, weight, ends), want)
+
+
+def any_groups(d: Draw):
+    x = d.tensor(d.size(most=65), d.size(most=129))
+    groups = d.integer(0, 5)
+    ends = d.integers(groups, least=0, most=len(x), dtype=d.choice(torch.int32, torch.int64))
+    return x, groups, d.lay(ends.sort().values, apart=True)
+
+
+def any_arguments(d: Draw):
+    x, groups, ends = any_groups(d)
+    outputs = d.size(most=65)
+    weight = d.tensor(groups, outputs, x.shape[1], dtype=d.stored())
+    return x, weight, ends, d.optional(groups, outputs, dtype=d.stored())
+
+
+def any_backward_x_arguments(d: Draw):
+    grad, groups, ends = any_groups(d)
+    return grad, d.tensor(groups, grad.shape[1], d.size(most=65), dtype=d.stored()), ends
+
+
+def any_backward_weight_arguments(d: Draw):
+    x, groups, ends = any_groups(d)
+    outputs = d.size(most=65)
+    weight = d.tensor(groups, outputs, x.shape[1], dtype=d.stored())
+    return d.tensor(len(x), outputs), x, weight, ends
+
+
+FUZZ = {
+    "grouped_linear": any_arguments,
+    "grouped_linear_backward_x": any_backward_x_arguments,
+    "grouped_linear_backward_weight": any_backward_weight_arguments,
+}
