@@ -25,7 +25,8 @@ OUTSIDE = {
 # The four kinds of pages, and the order in which they are read.
 PARTS = {
     "How to": (
-        *("modules", "transformers", "command-line", "quantization", "deployment", "torchscript"),
+        *("modules", "transformers", "mixtures", "command-line", "quantization", "deployment"),
+        "torchscript",
         *("distributed", "patterns", "backends", "releasing", "contributing"),
     ),
     "Reference": (

@@ -44,6 +44,7 @@ def test_patterns_declare_what_the_tables_show():
     # Of these there is no such table, and they have rules of their own or none.
     assert {n for n in declared if n.startswith("fusewheel::")} - set(shown) == {
         "fusewheel::attention",
+        "fusewheel::grouped_linear",
         "fusewheel::linear",
         "fusewheel::linear_cross_entropy",
     }

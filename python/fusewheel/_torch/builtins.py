@@ -12,6 +12,8 @@ def nn(name: str) -> Any:
     return find(f"torch._C._nn.{name}", "recognise its calls in captured graphs", None)
 
 
+# The product of sorted rows, which `torch.nn.functional.grouped_mm` calls.
+grouped_mm = find("torch._grouped_mm", "recognise its calls in captured graphs", None)
 # Counts the uses of a feature, once for a process; Dynamo captures it.
 note_use = find("torch._C._log_api_usage_once", "recognise its calls in captured graphs", None)
 # C++ code that is built against this torch must be built as it was.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fusewheel.dispatch.autograd import reference_gradients
 from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator
 from fusewheel.dispatch.promise import check_same_device, fail
 from fusewheel.dispatch.sharding import Layout, row_wise
@@ -151,6 +152,18 @@ def _fake(
     return weights, logits.new_empty((logits.shape[0], k), dtype=torch.int64)
 
 
+def _backward(
+    needs: Sequence[bool], grads: Sequence[Any], arguments: Arguments, saved: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """That of the reference; the bias only chooses, so that its gradient is zero."""
+    found: list[Tensor | None] = [None] * len(arguments)
+    if needs[0]:
+        logits_only = [i == 0 for i in range(len(arguments))]
+        found = reference_gradients(_reference, logits_only, grads, arguments)
+    found[1] = torch.zeros_like(arguments[1]) if needs[1] else None
+    return found
+
+
 def _samples(make: Make) -> Iterator[Arguments]:
     yield make(37, 60), None, 4, False, 1, 1, 1, True, 1.0
     yield make(9, 33), None, 33, False, 1, 1, 1, False, 1.0
@@ -205,6 +218,7 @@ OPERATORS = (
         reference=_reference,
         fake=_fake,
         shapes=("[logits[0], k]", "[logits[0], k]"),
+        backward=_backward,
         sharding=_sharding,
         samples=_samples,
         bad_inputs=_bad_inputs,

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
-from fusewheel._torch.builtins import nn
+from fusewheel._torch.builtins import grouped_mm, nn
 from fusewheel.compiler.ir.canonical import View, dimension, rank_of, spell
 from fusewheel.compiler.ir.metadata import dtype_of, same_sizes, tensor_of, value_of
 
@@ -141,6 +141,8 @@ spell("rms_norm", "input normalized_shape weight eps", functions=(F.rms_norm, to
 spell("layer_norm", "input normalized_shape weight bias eps cudnn_enable",
       functions=(F.layer_norm, torch.layer_norm, _aten.layer_norm.default), defaults={
       "weight": None, "bias": None, "eps": 1e-5, "cudnn_enable": True}, build=_layer_norm)
+spell("grouped_mm", "input mat2 offs bias out_dtype", functions=(
+      grouped_mm, getattr(F, "grouped_mm", None)), defaults={"bias": None, "out_dtype": None})
 spell("linear", "input weight bias", functions=(F.linear, nn("linear"),
       _aten.linear.default), defaults={"bias": None}, build=_linear)
 spell("matmul", "input other", functions=(operator.matmul, torch.matmul, torch.mm,
