@@ -63,6 +63,13 @@ def groups_of(op: str, ends: Tensor, x: Argument) -> list[Rows]:
     return found
 
 
+def rows_in_groups(ends: Tensor, rows: int) -> int:
+    """How many rows are in a group; all of them where numbers cannot be read."""
+    if in_transform() or not is_plain(ends) or ends.is_meta:
+        return rows
+    return int(ends[-1]) if len(ends) else 0
+
+
 def check_ends(op: str, ends: Tensor, groups: int, x: Argument) -> None:
     """Raises an error unless there is an integer for each group."""
     check_same_device(op, ("ends", ends), x)
