@@ -89,7 +89,7 @@ def any_arguments(d: Draw):
     else:
         logits = d.tensor(tokens, experts)
     k = d.integer(1, size * chosen)
-    return logits, bias, k, d.flag(), groups, chosen, best, d.flag(), d.choice(1.0, 2.5)
+    return logits, k, bias, d.flag(), groups, chosen, best, d.flag(), d.choice(1.0, 2.5)
 
 
 FUZZ = {"route": any_arguments}

@@ -41,7 +41,7 @@ void check_route(const Tensor& logits, const std::optional<Tensor>& bias, int64_
   check_number("k", k, experts / groups * chosen_groups, "the experts of the chosen groups");
 }
 
-std::tuple<Tensor, Tensor> route(const Tensor& logits, const std::optional<Tensor>& bias, int64_t k,
+std::tuple<Tensor, Tensor> route(const Tensor& logits, int64_t k, const std::optional<Tensor>& bias,
                                  bool sigmoid, int64_t groups, int64_t chosen_groups,
                                  int64_t group_best, bool normalize, double scale) {
   check_route(logits, bias, k, groups, chosen_groups, group_best);

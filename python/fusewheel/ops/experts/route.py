@@ -72,7 +72,7 @@ def route(
     """
     best = group_best if groups > 1 else 1
     weights, indices = torch.ops.fusewheel.route(
-        logits, bias, k, sigmoid, groups, chosen_groups, best, normalize, scale
+        logits, k, bias, sigmoid, groups, chosen_groups, best, normalize, scale
     )
     return weights, indices
 
@@ -85,8 +85,8 @@ def _descending(values: Tensor, count: int) -> Tensor:
 
 def _reference(
     logits: Tensor,
-    bias: Tensor | None,
     k: int,
+    bias: Tensor | None,
     sigmoid: bool,
     groups: int,
     chosen_groups: int,
@@ -121,8 +121,8 @@ def _check_number(name: str, number: int, most: Any, what: str) -> None:
 
 def _fake(
     logits: Tensor,
-    bias: Tensor | None,
     k: int,
+    bias: Tensor | None,
     sigmoid: bool,
     groups: int,
     chosen_groups: int,
@@ -160,51 +160,51 @@ def _backward(
     if needs[0]:
         logits_only = [i == 0 for i in range(len(arguments))]
         found = reference_gradients(_reference, logits_only, grads, arguments)
-    found[1] = torch.zeros_like(arguments[1]) if needs[1] else None
+    found[2] = torch.zeros_like(arguments[2]) if needs[2] else None
     return found
 
 
 def _samples(make: Make) -> Iterator[Arguments]:
-    yield make(37, 60), None, 4, False, 1, 1, 1, True, 1.0
-    yield make(9, 33), None, 33, False, 1, 1, 1, False, 1.0
-    yield make(7, 24), None, 6, True, 1, 1, 1, True, 2.5
-    yield make(7, 24), make(24), 5, True, 6, 2, 2, True, 2.5
-    yield make.strided(5, 16), make.strided(16), 3, False, 4, 3, 1, False, 0.5
-    yield make.transposed(6, 9), None, 1, True, 1, 1, 1, False, 1.0
-    yield make(1, 128), make(128), 8, True, 8, 4, 2, True, 2.5
-    yield make(0, 8), make(8), 2, True, 1, 1, 1, True, 1.0
+    yield make(37, 60), 4, None, False, 1, 1, 1, True, 1.0
+    yield make(9, 33), 33, None, False, 1, 1, 1, False, 1.0
+    yield make(7, 24), 6, None, True, 1, 1, 1, True, 2.5
+    yield make(7, 24), 5, make(24), True, 6, 2, 2, True, 2.5
+    yield make.strided(5, 16), 3, make.strided(16), False, 4, 3, 1, False, 0.5
+    yield make.transposed(6, 9), 1, None, True, 1, 1, 1, False, 1.0
+    yield make(1, 128), 8, make(128), True, 8, 4, 2, True, 2.5
+    yield make(0, 8), 2, make(8), True, 1, 1, 1, True, 1.0
 
 
 def _bad_inputs(make: Make) -> Iterator[BadInput]:
     logits, bias = make(3, 8), make(8)
     rest = (True, 1.0)
     shape = r"logits must have shape \[tokens, experts\] with at least one expert, got"
-    yield BadInput((logits.int(), None, 2, True, 1, 1, 1, *rest), "logits must be float32.*int32")
-    yield BadInput((logits[0], None, 2, True, 1, 1, 1, *rest), rf"{shape} \[8\]")
-    yield BadInput((logits[:, :0], None, 2, True, 1, 1, 1, *rest), rf"{shape} \[3, 0\]")
-    yield BadInput((logits, bias[1:], 2, True, 1, 1, 1, *rest), r"bias must have shape \[8\]")
-    yield BadInput((logits, bias.int(), 2, True, 1, 1, 1, *rest), "bias must be float32.*got int32")
+    yield BadInput((logits.int(), 2, None, True, 1, 1, 1, *rest), "logits must be float32.*int32")
+    yield BadInput((logits[0], 2, None, True, 1, 1, 1, *rest), rf"{shape} \[8\]")
+    yield BadInput((logits[:, :0], 2, None, True, 1, 1, 1, *rest), rf"{shape} \[3, 0\]")
+    yield BadInput((logits, 2, bias[1:], True, 1, 1, 1, *rest), r"bias must have shape \[8\]")
+    yield BadInput((logits, 2, bias.int(), True, 1, 1, 1, *rest), "bias must be float32.*got int32")
     for k in (0, -1, 9):
-        yield BadInput((logits, None, k, True, 1, 1, 1, *rest), f"k must be from 1 to 8.*got {k}")
-    yield BadInput((logits, None, 5, True, 4, 2, 1, *rest), "k must be from 1 to 4.*got 5")
-    yield BadInput((logits, None, 2, True, 0, 1, 1, *rest), "groups must be from 1 to 8.*got 0")
-    yield BadInput((logits, None, 2, True, 3, 1, 1, *rest), "groups must divide the 8 experts")
+        yield BadInput((logits, k, None, True, 1, 1, 1, *rest), f"k must be from 1 to 8.*got {k}")
+    yield BadInput((logits, 5, None, True, 4, 2, 1, *rest), "k must be from 1 to 4.*got 5")
+    yield BadInput((logits, 2, None, True, 0, 1, 1, *rest), "groups must be from 1 to 8.*got 0")
+    yield BadInput((logits, 2, None, True, 3, 1, 1, *rest), "groups must divide the 8 experts")
     few = "chosen_groups must be from 1 to 4.*got 5"
-    yield BadInput((logits, None, 2, True, 4, 5, 1, *rest), few)
+    yield BadInput((logits, 2, None, True, 4, 5, 1, *rest), few)
     best = "group_best must be from 1 to 2.*got 3"
-    yield BadInput((logits, None, 2, True, 4, 2, 3, *rest), best)
+    yield BadInput((logits, 2, None, True, 4, 2, 3, *rest), best)
     if make.dtype != torch.float64:
         wider = "bias may be float64 only where logits is"
-        yield BadInput((logits, bias.double(), 2, True, 1, 1, 1, *rest), wider)
+        yield BadInput((logits, 2, bias.double(), True, 1, 1, 1, *rest), wider)
 
 
 def _benchmarks(make: Make) -> Iterator[tuple[str, Arguments]]:
     for tokens in (1, 256):
         yield f"{tokens} tokens, 8 of 128", (
-            make(tokens, 128), None, 8, False, 1, 1, 1, True, 1.0,
+            make(tokens, 128), 8, None, False, 1, 1, 1, True, 1.0,
         )  # fmt: skip
         yield f"{tokens} tokens, 8 of 256 in 8 groups", (
-            make(tokens, 256), make(256), 8, True, 8, 4, 2, True, 2.5,
+            make(tokens, 256), 8, make(256), True, 8, 4, 2, True, 2.5,
         )  # fmt: skip
 
 
