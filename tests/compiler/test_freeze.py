@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -59,6 +60,28 @@ def test_computes_the_same(frozen: Any) -> None:
     assert counters["stats"]["unique_graphs"] == 1
     assert not frozen.training
     assert not any(parameter.requires_grad for parameter in frozen.parameters())
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_collects_no_garbage_while_it_compiles(enabled: bool) -> None:
+    seen = []
+
+    class Asking(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(gc.isenabled())
+            return x
+
+    asking = fusewheel.freeze(Asking(), options=NONE)
+    asking._compiled_call_impl._compiled = asking.forward  # instead of Dynamo's
+    try:
+        if not enabled:
+            gc.disable()
+        for _ in range(3):
+            asking(torch.randn(2))
+            assert gc.isenabled() == enabled
+    finally:
+        gc.enable()
+    assert seen == [False, False, enabled]
 
 
 def test_values_may_change(frozen: Any) -> None:

@@ -56,7 +56,6 @@ def append_rows(gm: GraphModule, recorder: Recorder) -> None:
         size = None if tensor is None else bytes_of(tensor)
         recorder.replaced(APPEND, "a view with room for more", line, size and 2 * size)
         _log.info("%s: cat replaced by %s", line.source, APPEND)
-        context = Context(gm.graph)  # other nodes have other strides now
         changed = True
     if changed:
         gm.graph.lint()
@@ -143,7 +142,8 @@ def _replace(context: Context, node: Node, pair: tuple[Node, Node]) -> None:
     with context.active(node):
         new = old.as_strided(old.shape, (room, (rows + LEAST) * size, size, 1))
     values = follow(context, {node: new}, outputs=True)
-    for changed, value in values.items():
-        key = "example_value" if "example_value" in changed.meta else "val"
-        changed.meta[key] = value
-    node.op, node.target, node.args, node.kwargs = "call_function", append, pair, {}
+    with context.effects.updating(values):
+        for changed, value in values.items():
+            key = "example_value" if "example_value" in changed.meta else "val"
+            changed.meta[key] = value
+        node.op, node.target, node.args, node.kwargs = "call_function", append, pair, {}

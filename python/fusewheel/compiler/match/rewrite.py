@@ -142,10 +142,6 @@ class _Facts:
             return None
         return Caller(facts.context, node, dict(zip(inputs, nodes, strict=True)))
 
-    def forget_context(self) -> None:
-        """Make the context again when it is next needed."""
-        self._context = None
-
     def anchors(self, pattern: Pattern) -> list[Node]:
         """The nodes at which a pattern can start."""
         return [node for node in self.graph.nodes if self._operation(node) in pattern.anchors]
@@ -232,13 +228,13 @@ class _Pass:
         except Exception:
             builder.discard()
             raise
-        for node, value in values.items():
-            node.meta[builder.key] = value
-        if len(values) > len(results):  # other nodes changed too, and so may their memory
-            self._facts.forget_context()
-        else:
-            for node in builder.nodes:
-                self._context.add(node, origin)
+        # Strides of other nodes changed too, and so may the memory that they share.
+        others = values.keys() - set(builder.nodes)
+        with self._context.effects.updating(others):
+            for node, value in values.items():
+                node.meta[builder.key] = value
+        for node in builder.nodes:
+            self._context.add(node, origin)
         for root, result in zip(match.roots, results, strict=True):
             root.replace_all_uses_with(result)
         self._sweep(match.computed)
