@@ -90,7 +90,9 @@ def _inputs(
 
 def _timed(call: Callable[..., Tensor], direction: str, *inputs: Tensor) -> Callable[[], Any]:
     if direction == "fwd":
-        return torch.no_grad()(lambda: call(*inputs))
+        # Without a gradient to come: flex_attention on a CPU refuses inputs that require one.
+        given = [t.detach() for t in inputs]
+        return torch.no_grad()(lambda: call(*given))
     grad = torch.ones_like(call(*inputs))
     return lambda: torch.autograd.grad(call(*inputs), inputs, grad)
 

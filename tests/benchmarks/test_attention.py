@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import functools
 
 import pytest
 import torch
 from benchmarks import attention, attention_cases
-from benchmarks.attention_cases import KINDS, OWN, SDPA, cases_of
+from benchmarks.attention_cases import FLEX, KINDS, OWN, SDPA, cases_of
 from benchmarks.goals import PRODUCT, READ
 from torch import Tensor
 
@@ -34,6 +35,14 @@ def test_competitors_agree(kind: str):
             pair = ((t,) if isinstance(t, Tensor) else t for t in (own, theirs))
             for a, b in zip(*pair, strict=True):
                 torch.testing.assert_close(a.reshape(b.shape), b)
+
+
+@pytest.mark.parametrize("kind", ["causal", "window"])
+def test_flex_attention_agrees(kind: str, monkeypatch: pytest.MonkeyPatch):
+    """Traced, but not by Inductor."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    case = next(cases_of(kind, torch.float32, [9], flex=True))
+    torch.testing.assert_close(case.runs[FLEX](), case.runs[OWN]())
 
 
 def test_flops_are_those_of_the_scores_that_are_seen():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from fusewheel import nn
-from oracle import assert_program_as_good_as_eager
+from oracle import assert_as_good_as_eager, assert_program_as_good_as_eager
 from torch import Tensor
 
 transformers = pytest.importorskip("transformers")
@@ -144,31 +145,38 @@ def test_losses_take_their_options() -> None:
 
 @pytest.mark.parametrize("window", [None, 3])
 def test_attention_is_llamas(window: int | None) -> None:
-    other = LLAMA.LlamaAttention(CONFIG, layer_idx=0).double()
-    own = nn.Attention(32, 4, 2, 8, sliding_window=window).double()
+    other = LLAMA.LlamaAttention(CONFIG, layer_idx=0)
+    # With the other form Llama computes the shares of keys in float32, whatever the model is.
+    precise = copy.deepcopy(other).double()
+    precise.config._attn_implementation = "sdpa"
+    own = nn.Attention(32, 4, 2, 8, sliding_window=window)
     own.load_state_dict(other.state_dict())
-    x = torch.randn(2, 7, 32, dtype=torch.float64)
+    x = torch.randn(2, 7, 32)
     positions = torch.arange(7)[None] + torch.tensor([[0], [5]])
-    tables = LLAMA.LlamaRotaryEmbedding(CONFIG)(x, positions)
     key, query = torch.arange(7), torch.arange(7)[:, None]
     seen = key <= query
     if window is not None:
         seen &= key > query - window
-    mask = torch.where(seen, 0.0, -torch.inf).double()[None, None]
-    want = other(x, position_embeddings=tables, attention_mask=mask)[0]
-    # Llama's angles are float32 whatever the model is, and so are its scores' shares.
-    torch.testing.assert_close(own(x, positions), want, rtol=1e-5, atol=1e-6)
+
+    def llamas(layer: Any, x: Tensor) -> Tensor:
+        tables = LLAMA.LlamaRotaryEmbedding(CONFIG)(x, positions)
+        mask = torch.where(seen, 0.0, -torch.inf).to(x.dtype)[None, None]
+        out: Tensor = layer(x, position_embeddings=tables, attention_mask=mask)[0]
+        return out
+
+    others = llamas(other, x), llamas(precise, x.double())
+    assert_program_as_good_as_eager(own(x, positions), *others)
     own.is_causal = False
-    torch.testing.assert_close(own(x, positions, seen), want, rtol=1e-5, atol=1e-6)
+    assert_program_as_good_as_eager(own(x, positions, seen), *others)
 
 
 def test_rotary_angles_stay_in_float32() -> None:
     own, positions = nn.RotaryEmbedding(8).bfloat16(), torch.tensor([100_000])
     assert own.inv_freq.dtype == torch.float32 and not own.state_dict()
     cos, sin = own.tables(positions, torch.float64)
-    angles = 100_000 * own.inv_freq.double()
-    torch.testing.assert_close(cos[0, :4], angles.cos(), rtol=0, atol=1e-2)
-    torch.testing.assert_close(sin[0, 4:], angles.sin(), rtol=0, atol=1e-2)
+    angles = 100_000 * own.inv_freq
+    assert_as_good_as_eager(cos[0, :4].float(), angles.cos(), angles.double().cos())
+    assert_as_good_as_eager(sin[0, 4:].float(), angles.sin(), angles.double().sin())
     half = nn.RotaryEmbedding(8, interleaved=True)
     q = torch.randn(1, 2, 5, 8)
     turned, _ = half(q, q)

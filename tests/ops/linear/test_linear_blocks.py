@@ -174,7 +174,8 @@ def test_a_single_row_with_a_rest_of_blocks(name):
 @pytest.mark.parametrize("name", ["Q4_1", "Q6_K", "NF4"])
 def test_rows_of_zeros_of_nan_and_of_tiny_numbers(name):
     blocks = random_blocks(Make(), name, 5, 512 // FORMATS[name].weights)
-    weight = decode_blocks(blocks, FORMATS[name].number, torch.float64)
+    kind = FORMATS[name].number
+    weight = decode_blocks(blocks, kind, torch.float64)
     assert torch.equal(
         fusewheel.linear_blocks(torch.zeros(1, 512), blocks, name, torch.ones(5)),
         torch.ones(1, 5),
@@ -184,10 +185,13 @@ def test_rows_of_zeros_of_nan_and_of_tiny_numbers(name):
     assert fusewheel.linear_blocks(x, blocks, name).isnan().all()
     x[0, 40] = float("inf")
     assert not fusewheel.linear_blocks(x, blocks, name).isfinite().any()
-    x = Make(seed=9)(1, 512) * 1e-33
-    want = (x.double() @ weight.T).float()
-    torch.testing.assert_close(
-        fusewheel.linear_blocks(x, blocks, name), want, rtol=1e-4, atol=1e-36
+    assert_call_as_good_as_eager(
+        compute,
+        lambda x: fusewheel.linear_blocks(x, blocks, name),
+        lambda x: x @ weight.to(x.dtype).T,
+        (Make(seed=9)(1, 512) * 1e-33,),
+        name,
+        contract=lambda x: linear_blocks(x, blocks, kind, None),
     )
 
 
