@@ -40,7 +40,19 @@ def theirs(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, is_causal:
 def step(function: Any, arguments: tuple[Any, ...]) -> tuple[Tensor, ...]:
     given = leaves(*arguments[:3])
     out = function(*given, *arguments[3:])
-    return out.detach(), *torch.autograd.grad(out, given, slope_of(out))
+    found = torch.autograd.grad(out, given, slope_of(out))
+    mask = arguments[3]
+    if not is_added(mask):
+        return out.detach(), *found
+    # By itself: PyTorch computes in float32 where a mask needs a gradient.
+    (mask,) = leaves(mask)
+    other = function(*arguments[:3], mask, *arguments[4:])
+    return out.detach(), *found, *torch.autograd.grad(other, mask, slope_of(other))
+
+
+def is_added(mask: Tensor | None) -> bool:
+    """Whether a mask is added to the scores, so that it has a gradient."""
+    return mask is not None and mask.is_floating_point()
 
 
 def slope_of(out: Tensor) -> Tensor:
@@ -50,25 +62,21 @@ def slope_of(out: Tensor) -> Tensor:
 def allowed(
     q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, is_causal: bool
 ) -> tuple[Any, ...]:
-    """Of the result nothing beside the oracle, and of its gradients what the docstring states."""
+    """Of gradients of q, k and v what the docstring states, of the others nothing."""
     slope = slope_of(own(q, k, v, attn_mask, is_causal))
     (grad,), given = as_heads(slope), as_heads(q, k, v)
     bias = mask_of(q, k, attn_mask, is_causal)
     bias = None if bias is None else bias.view(1, 1, *bias.shape)
     options = (None, bias, -1, -1, q.shape[-1] ** -0.5, 0.0)
     found = attention_gradients(*given, *options, grad, torch.zeros(grad.shape[:3]))
-    return 0.0, *(
+    of_inputs = (
         found[i].reshape(*slope.shape[:-2], *t.shape[-2:]).sum_to_size(t.shape)
         for i, t in enumerate((q, k, v))
     )
+    return 0.0, *of_inputs, *([0.0] if is_added(attn_mask) else [])
 
 
 def test_pytorchs_own_samples(dtype: torch.dtype):
-    def theirs(
-        q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, is_causal: bool
-    ) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask, is_causal=is_causal)
-
     tried = set()
     for sample in SAMPLES.sample_inputs("cpu", dtype, requires_grad=False):
         options = {"attn_mask": None, **sample.kwargs}
