@@ -102,6 +102,17 @@ def test_a_whole_model(model: Any) -> None:
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
+def test_patch_takes_the_experts_too() -> None:
+    model = build("Olmoe")
+    want = model(input_ids=tokens(1, 5)).logits
+    report = fusewheel.patch(model)
+    assert "experts" in report.replaced[""]
+    assert model.config._experts_implementation == "fusewheel"
+    torch.testing.assert_close(model(input_ids=tokens(1, 5)).logits, want, rtol=1e-4, atol=1e-4)
+    fusewheel.unpatch(model)
+    assert model.config._experts_implementation == "eager"
+
+
 class Calls(torch.utils._python_dispatch.TorchDispatchMode):
     """Counts grouped products."""
 

@@ -50,7 +50,8 @@ def patch(model: nn.Module, attention: bool = True) -> PatchReport:
     three ways of `fusewheel.rms_norm`; gated blocks (`gate_proj`, `up_proj`, `down_proj`, or
     `gate_up_proj`) with SiLU or GELU. A class is not known by its name: it is tried on random
     numbers, and left alone if it computes something else. A model of transformers also gets
-    `attn_implementation="fusewheel"` and, for causal language models, fused cross entropy.
+    `attn_implementation="fusewheel"`, `experts_implementation="fusewheel"` if it is a mixture of
+    experts and, for causal language models, fused cross entropy.
 
     Parameters, state dictionary and hooks stay. Rotary embeddings stay too: in transformers they
     are a function that all models of a class share.
@@ -162,10 +163,20 @@ def _of_transformers(model: nn.Module, attention: bool) -> Iterator[tuple[str, C
             pass  # a model that supports eager attention only
         else:
             yield "attention", lambda: own.set_attn_implementation(before)
+    if hasattr(model, "set_experts_implementation") and _has_experts(model):
+        former = own.config._experts_implementation
+        register()
+        own.set_experts_implementation(NAME)
+        yield "experts", lambda: own.set_experts_implementation(former)
     if getattr(model, "loss_type", None) == "ForCausalLM":
         loss = own.loss_function
         own.loss_function = causal_loss
         yield "cross_entropy", lambda: setattr(own, "loss_function", loss)
+
+
+def _has_experts(model: nn.Module) -> bool:
+    """Whether transformers lets a model choose how its experts are computed."""
+    return any(hasattr(m, "_is_expert_parallel") for m in model.modules())
 
 
 def causal_loss(

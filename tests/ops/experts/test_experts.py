@@ -71,8 +71,8 @@ def test_a_missing_expert_gives_zero():
     x, weights, *rest = (t.detach() for t in floats)
     everything = fusewheel.experts(x, indices, weights, *rest)
     halves = []
-    for first in (0, 2):
-        own = torch.where((indices >= first) & (indices < first + 2), indices - first, 2)
+    for first, outside in ((0, 2), (2, -1)):
+        own = torch.where((indices >= first) & (indices < first + 2), indices - first, outside)
         part = [t[first : first + 2] for t in rest]
         halves.append(fusewheel.experts(x, own, weights, *part))
     torch.testing.assert_close(sum(halves), everything)
