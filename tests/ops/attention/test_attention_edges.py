@@ -202,7 +202,7 @@ def test_a_sequence_does_not_depend_on_the_others():
 @pytest.mark.skipif(emulated(), reason="it is about memory that tasks of the CPU kernels share")
 def test_a_head_does_not_depend_on_the_others(dtype):
     """So many heads and queries that some wait for the memory of sums of others."""
-    given = inputs(700, 130, heads=30, kv_heads=30, size=20, dtype=dtype)
+    given = inputs(700, 300, heads=30, kv_heads=30, size=20, dtype=dtype)
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
