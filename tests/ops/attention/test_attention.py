@@ -251,7 +251,7 @@ def any_arguments(d: Draw):
         shape = tuple(1 if d.rarely() else n for n in scores)
         bias = d.tensor(*shape, scale=1.0)
         bias = d.lay((bias > 0).contiguous()) if d.flag() else bias
-    window = d.choice((-1, -1), (-1, 0), (5, 0), (40, 3), (0, 0))
+    window = d.choice((-1, -1), (-1, 0), (5, 0), (40, 3), (0, 0), (7, -1), (-1, 4), (300, 0))
     return (
         d.tensor(batch, heads * group, queries, size, scale=d.choice(1.0, 1e-3, 2.0)),
         d.tensor(batch, heads, keys, size, scale=d.choice(1.0, 1e-3, 2.0)),

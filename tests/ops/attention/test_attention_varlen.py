@@ -411,7 +411,7 @@ def any_arguments(d: Draw):
             for own in lengths
         ),
         d.optional(heads * group),
-        *d.choice((-1, -1), (-1, 0), (5, 0), (40, 3), (0, 0)),
+        *d.choice((-1, -1), (-1, 0), (5, 0), (40, 3), (0, 0), (7, -1), (-1, 4), (300, 0)),
         d.choice(size**-0.5, 1.0, 0.1),
         d.choice(0.0, 0.0, 2.0),
     )
