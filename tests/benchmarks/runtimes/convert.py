@@ -38,15 +38,18 @@ def main() -> None:
     tokenizer: Any = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     tokenizer.save_pretrained(folder / "hf")
     (folder / "prompt.json").write_text(json.dumps(tokenizer(TRAINING)["input_ids"]))
+    torch.manual_seed(0)
     if config is None:
-        model: Any = auto.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
+        stored: Any = auto.from_pretrained(source.parent, gguf_file=source.name)
+        # What was read from a GGUF file can not be saved: a model of its own holds the weights.
+        settings = stored.config.to_dict()
+        settings.pop("quantization_config", None)
+        model: Any = auto.from_config(LlamaConfig(**settings))
+        model.load_state_dict(stored.state_dict())
         os.symlink(source, folder / "model.gguf")
     else:
-        torch.manual_seed(0)
         model = auto.from_config(LlamaConfig(**config))
         write_gguf(model, source, folder / "model.gguf")
-    # The file is written as one of floats: what reads it must not look for blocks.
-    model.config.__dict__.pop("quantization_config", None)
     model.save_pretrained(folder / "hf")
 
 

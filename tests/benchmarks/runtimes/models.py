@@ -59,9 +59,13 @@ _SECONDS = 1800.0
 def prepare(name: str, folder: Path) -> list[int]:
     """Writes the model in the formats of transformers and llama.cpp; the tokens of a text.
 
-    Processes of their own do it, whose memory is given back.
+    A process of its own does it, whose memory is given back.
     """
-    run_program([sys.executable, "-m", "benchmarks.runtimes.convert", name, folder], _SECONDS)
+    command = [sys.executable, "-m", "benchmarks.runtimes.convert", name, folder]
+    try:
+        run_program(command, _SECONDS)
+    except ChildError as error:
+        raise SystemExit(f"{name}: {error.explanation}") from None
     found: list[int] = json.loads((folder / "prompt.json").read_text())
     return found
 
