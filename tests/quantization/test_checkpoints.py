@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +13,9 @@ from fusewheel.quantization import LinearBlocks, LinearInt4, dequantize_blocks, 
 from fusewheel.quantization.checkpoints import Awq, BitsAndBytes4, Fp8, Gptq, Reordered
 from fusewheel.quantization.checkpoints.layers import LinearInt8Zeros
 from fusewheel.quantization.formats import dequantize_int8
-from oracle import assert_program_as_good_as_eager
+from neighbours import assert_call_as_good_as_eager, compute
+
+Linear = Callable[[torch.Tensor], torch.Tensor]
 
 ROWS, COLUMNS = 40, 256
 GPTQ = {
@@ -92,24 +96,41 @@ def test_weights_are_those_of_the_formula_bit_for_bit(name):
 @pytest.mark.parametrize("name", CASES)
 def test_products_and_gradients(name):
     _, layer, weight, _ = made(name)
+
+    def results(linear: Linear, x: torch.Tensor, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x = x.clone().requires_grad_()
+        y = linear(x)
+        assert y.dtype == x.dtype
+        return y.detach(), *torch.autograd.grad(y, x, grad)
+
+    def by_the_weight(x: torch.Tensor) -> torch.Tensor:
+        wide = torch.promote_types(x.dtype, torch.float32)
+        bias = layer.bias.to(wide)
+        return torch.nn.functional.linear(x.to(wide), weight.to(wide), bias).to(x.dtype)
+
+    def of_two_sums(x: torch.Tensor, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where codes and offsets are added up apart: a last place of each sum."""
+        eps = torch.finfo(torch.float32).eps
+        x, grad, offsets = x.double(), grad.double(), inner.offsets.double()
+        offsets = offsets.repeat_interleave(weight.shape[1] // offsets.shape[1], 1)[:, place]
+        parts = (weight.double() - offsets, offsets)
+        return (
+            eps * sum((x @ part.T).abs() for part in parts),
+            eps * sum((grad @ part).abs() for part in parts),
+        )
+
+    inner, place = layer, torch.arange(weight.shape[1])
+    if isinstance(layer, Reordered):
+        inner, place = layer.layer, layer.order.argsort()
+    contract = of_two_sums if isinstance(inner, LinearInt8Zeros) else None
     for rows in (1, 5):
         for dtype in (torch.float32, torch.bfloat16):
-            x = torch.randn(rows, weight.shape[1]).to(dtype)
-            grad = torch.randn(rows, weight.shape[0]).to(dtype)
-            found = []
-            for wide in (None, torch.float32, torch.float64):
-                one = (x if wide is None else x.to(wide)).clone().requires_grad_()
-                if wide is None:
-                    y = layer(one)
-                else:
-                    bias = layer.bias.to(wide)
-                    y = torch.nn.functional.linear(one, weight.to(wide), bias)
-                    y = y.to(dtype) if wide is torch.float32 else y
-                (grad_x,) = torch.autograd.grad(y, one, grad.to(y.dtype))
-                found.append((y.detach(), grad_x.to(dtype) if wide is torch.float32 else grad_x))
-            for ours, eager, exact in zip(*found, strict=True):
-                assert ours.dtype == dtype
-                assert_program_as_good_as_eager(ours, eager, exact)
+            x, grad = (torch.randn(rows, size).to(dtype) for size in reversed(weight.shape))
+            own, reference = partial(results, layer), partial(results, by_the_weight)
+            what = f"{rows} rows, {dtype}: result"
+            assert_call_as_good_as_eager(
+                compute, own, reference, (x, grad), what, contract=contract
+            )
 
 
 @pytest.mark.parametrize("name", CASES)
