@@ -41,8 +41,13 @@ def write_gguf(
     linear: Kind = Kind.Q4_1,
     embedding: Kind = Kind.Q8_0,
     extra: dict[str, np.ndarray] | None = None,
+    tokens: tuple[str, ...] = (),
+    scaling: dict[str, Any] | None = None,
 ) -> None:
     """Write the weights as llama.cpp's converter does.
+
+    `tokens` are those of a byte-level tokenizer, which merges what gives tokens of two characters;
+    `scaling` has what the file says about rotary embeddings.
 
     Types that the package gguf cannot quantise get random blocks, whatever the model's weights are.
     """
@@ -60,6 +65,15 @@ def write_gguf(
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
+    if tokens:
+        writer.add_tokenizer_model("gpt2")
+        writer.add_token_list(tokens)
+        writer.add_token_types([1] * len(tokens))
+        writer.add_token_merges([f"{pair[0]} {pair[1]}" for pair in tokens if len(pair) == 2])
+        writer.add_eos_token_id(0)
+    for key, value in (scaling or {}).items():
+        add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
+        add[type(value)](f"{config.model_type}.rope.scaling.{key}", value)
     architectures = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
     names = gguf.get_tensor_name_map(architectures[config.model_type], config.num_hidden_layers)
     for name, weight in model.state_dict().items():

@@ -130,6 +130,44 @@ def test_generation(path):
     assert torch.equal(model.generate(IDS[:, :4], **options), want)
 
 
+def test_the_tokenizer_is_that_of_transformers(tmp_path, monkeypatch):
+    from transformers import AutoTokenizer
+
+    write_gguf(tmp_path / "m.gguf", small_llama(1), tokens=("<eos>", *"abcde", "\u0120", "ac"))
+    want = AutoTokenizer.from_pretrained(tmp_path, gguf_file="m.gguf")
+    # It would hold all of the file's header in many small arrays.
+    monkeypatch.setattr(gguf, "GGUFReader", None)
+    _, tokenizer = fusewheel.load_gguf(tmp_path / "m.gguf")
+    assert tokenizer("bad ace").input_ids == want("bad ace").input_ids == [2, 1, 4, 6, 7, 5]
+    assert tokenizer.eos_token == "<eos>"
+
+
+SCALINGS = {
+    "linear": {"type": "linear", "factor": 4.0},
+    "yarn": {"type": "yarn", "factor": 4.0, "original_context_length": 16},
+}
+
+
+@pytest.mark.parametrize("name", SCALINGS)
+def test_scaled_rotary_embeddings(tmp_path, name):
+    from transformers import AutoModelForCausalLM
+
+    said = SCALINGS[name]
+    base = small_llama(1)
+    write_gguf(tmp_path / "m.gguf", base, scaling=said)
+    model, _ = fusewheel.load_gguf(tmp_path / "m.gguf")
+    config = copy.deepcopy(base.config)
+    config.rope_parameters = {
+        **{"rope_type": name, "factor": 4.0, "rope_theta": config.rope_parameters["rope_theta"]},
+        **({"original_max_position_embeddings": 16} if name == "yarn" else {}),
+    }
+    want = AutoModelForCausalLM.from_config(config).model.rotary_emb
+    found = model.model.rotary_emb
+    assert not torch.equal(want.inv_freq, base.model.rotary_emb.inv_freq)
+    assert torch.equal(found.inv_freq, want.inv_freq)
+    assert found.attention_scaling == want.attention_scaling
+
+
 def test_frequency_factors_divide_the_frequencies(tmp_path):
     factors = np.array([1, 2, 4, 8], dtype=np.float32)
     write_gguf(tmp_path / "m.gguf", small_llama(1), extra={"rope_freqs.weight": factors})
@@ -165,7 +203,7 @@ def test_architectures_and_rotary_embeddings_that_are_not_supported(tmp_path):
     ):
         writer = gguf.GGUFWriter(tmp_path / "m.gguf", architecture)
         if key:
-            writer.add_string(key, "yarn")
+            writer.add_string(key, "longrope")
             writer.add_uint32("llama.attention.head_count", 2)
             for name in ("block_count", "embedding_length", "feed_forward_length"):
                 writer.add_uint32(f"llama.{name}", 2)

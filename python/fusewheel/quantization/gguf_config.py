@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from fusewheel.quantization.gguf_file import GgufFile
@@ -18,6 +19,8 @@ _REQUIRED = {
     "context_length": "max_position_embeddings",
 }
 _OPTIONAL = {"attention.head_count_kv": "num_key_value_heads"}
+# What a file may say about scaled rotary embeddings. `finetuned` says nothing about the model.
+_SCALING = {"type", "factor", "original_context_length", "finetuned"}
 _TOKENS = ("bos_token_id", "eos_token_id", "padding_token_id")
 
 
@@ -51,8 +54,13 @@ def read_config(file: GgufFile) -> Any:
     found |= {name: value(key) for key, name in _OPTIONAL.items() if value(key) is not None}
     heads = found["num_attention_heads"]
     found["head_dim"] = value("attention.key_length", found["hidden_size"] // heads)
-    _check_rotary(file, architecture, value("rope.dimension_count", found["head_dim"]), found)
-    found["rope_theta"] = float(value("rope.freq_base", 10000.0))
+    dimensions = value("rope.dimension_count", found["head_dim"])
+    if dimensions != found["head_dim"]:
+        raise ValueError(
+            f"load_gguf: {file.path} rotates {dimensions} of {found['head_dim']} dimensions of a "
+            "head; only all of them are supported"
+        )
+    found["rope_parameters"] = _rotary(file, architecture, value)
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
         raise ValueError(f"load_gguf: {file.path} has no tensor 'token_embd.weight'")
@@ -66,17 +74,28 @@ def read_config(file: GgufFile) -> Any:
     return AutoConfig.for_model(MODEL_TYPES[architecture], **found)
 
 
-def _check_rotary(
-    file: GgufFile, architecture: str, dimensions: int, found: dict[str, Any]
-) -> None:
-    scaling = file.metadata.get(f"{architecture}.rope.scaling.type", "none")
-    if scaling != "none":
+def _rotary(
+    file: GgufFile, architecture: str, value: Callable[..., int | float | None]
+) -> dict[str, Any]:
+    """What transformers calls the parameters of rotary embeddings."""
+    found: dict[str, Any] = {"rope_theta": float(value("rope.freq_base", 10000.0) or 0)}
+    prefix = f"{architecture}.rope.scaling."
+    said = {key[len(prefix) :] for key in file.metadata if key.startswith(prefix)}
+    kind = file.metadata.get(f"{prefix}type", "none")
+    if kind == "none":
+        return found | {"rope_type": "default"}
+    if kind not in ("linear", "yarn") or said - _SCALING:
         raise ValueError(
-            f"load_gguf: {file.path} scales its rotary embeddings ({scaling!r}), which is not "
-            "supported"
+            f"load_gguf: {file.path} scales its rotary embeddings ({kind!r}, {sorted(said)}); "
+            "supported are 'linear' and 'yarn' with a factor and an original_context_length"
         )
-    if dimensions != found["head_dim"]:
-        raise ValueError(
-            f"load_gguf: {file.path} rotates {dimensions} of {found['head_dim']} dimensions of a "
-            "head; only all of them are supported"
-        )
+    sizes = {"factor": value("rope.scaling.factor")}
+    if kind == "yarn":
+        sizes["original_context_length"] = value("rope.scaling.original_context_length")
+    for name, size in sizes.items():
+        if not size or size < 0:
+            raise ValueError(f"load_gguf: {file.path} must say {prefix}{name}")
+    found |= {"rope_type": kind, "factor": float(sizes["factor"] or 0)}
+    if kind == "yarn":
+        found["original_max_position_embeddings"] = int(sizes["original_context_length"] or 0)
+    return found
