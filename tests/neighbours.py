@@ -117,7 +117,8 @@ def add_errors_beside(
         for found, n, b, w in zip(errors, near, base, wide, strict=True):
             if n.dtype == b.dtype:
                 found.add((b.double() - w.double()).abs(), w.double())
-    if not any(n.dtype == e.dtype for n, e in zip(near, exact, strict=True)):
+    alike = [n.dtype == e.dtype and n.is_floating_point() for n, e in zip(near, exact, strict=True)]
+    if not any(alike):
         return
     last_bits = 2 * torch.finfo(torch.float64).eps
     closest = compute(
@@ -126,10 +127,10 @@ def add_errors_beside(
     narrow = neighbour(to_dtype(arguments, torch.float32), generator, reach)
     base = compute(reference, narrow)
     wide = compute(reference, to_dtype(narrow, torch.float64))
-    for found, n, e, c, b, w in zip(errors, near, exact, closest, base, wide, strict=True):
-        if n.dtype == e.dtype:
+    for found, same, e, c, b, w in zip(errors, alike, exact, closest, base, wide, strict=True):
+        if same:
             found.add((e - c).abs(), e)
-            ratio = torch.finfo(n.dtype).eps / torch.finfo(b.dtype).eps
+            ratio = torch.finfo(e.dtype).eps / torch.finfo(b.dtype).eps
             found.add(ratio * (b.double() - w.double()).abs(), w.double())
 
 
