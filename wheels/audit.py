@@ -32,6 +32,9 @@ SIZE_LIMITS = {
 TAGS = {("cp39", "abi3"), ("py3", "none")}
 NEWEST_GLIBC = (2, 28)
 KERNEL_FILES = {"__init__.py", "build.json", "py.typed"}
+# What C++ programs and kernel libraries of other devices build with: CMake finds it in this wheel.
+CMAKE_PACKAGE = {"fusewheel_cpu": "share/cmake/fusewheel/fusewheel-config.cmake"}
+CPP_FILES = re.compile(r"include/fusewheel/.+\.h|share/fusewheel/.+\.cpp|share/cmake/.+\.cmake")
 # pytest loads the plug-in in every run, which must not import the rest.
 PACKAGES = {"fusewheel": ("fusewheel/", "fusewheel_pytest/")}
 # Where this machine keeps sources, compilers and headers, and where cibuildwheel's container does,
@@ -68,11 +71,14 @@ def findings(wheel: Path) -> Iterator[str]:
         yield f"tag {python}-{abi}-{platform}, expected cp39-abi3 or py3-none"
     here = {n.partition("/")[2] for n in names if n.startswith(f"{name}/")} - {""}
     expected = KERNEL_FILES | set(library_names(platform, name, "fusewheel_schema"))
+    if name in CMAKE_PACKAGE:
+        expected.add(CMAKE_PACKAGE[name])
+        expected |= {file for file in here if CPP_FILES.fullmatch(file)}
     if here != expected:
         yield f"it holds {sorted(here)}, expected {sorted(expected)}"
     with tempfile.TemporaryDirectory() as folder:
         zipfile.ZipFile(wheel).extractall(folder)
-        for library in sorted(Path(folder, name).iterdir()):
+        for library in sorted(file for file in Path(folder, name).rglob("*") if file.is_file()):
             yield from folder_findings(library)
             if library.suffix == ".so":  # the symbol tables of other systems are left to the tools
                 yield from library_findings(library, claimed_glibc(platform))

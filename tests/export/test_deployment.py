@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import fusewheel
+import fusewheel_cpu
 import pytest
 import tiny_decoder
 import torch
 import torch._inductor.config as config
 import torch.nn.functional as F
+from nightly import NIGHTLY
 from oracle import assert_program_as_good_as_eager
 from torch import Tensor
 from torch._dynamo.utils import counters
 from torch.export import Dim
-from without_front import cpu_library, run_without_front
+from without_front import run_without_front
 
 # Raised inside torch when it copies the description of a program.
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
 
-SOURCE = Path(__file__).parents[2] / "docs" / "examples" / "deployment" / "main.cpp"
+SOURCE = Path(__file__).parents[2] / "packages" / "examples" / "cpp"
 
 
 @pytest.fixture(scope="module")
@@ -38,27 +38,30 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The C++ program of the documentation."""
-    path = tmp_path_factory.mktemp("program") / "run_model"
-    torch_folder = Path(torch.__file__).parent
-    include, lib = torch_folder / "include", torch_folder / "lib"
-    compiler = os.environ.get("CXX") or shutil.which("c++") or "g++"
-    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"
-    subprocess.run(
-        [
-            *(compiler, "-std=c++20", abi, f"-isystem{include}", str(SOURCE), "-o", str(path)),
-            *(f"-L{lib}", f"-Wl,-rpath,{lib}", "-ltorch_cpu", "-lc10", "-ldl"),
-        ],
-        check=True,
-        timeout=600,
-    )
-    return path
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that CMake builds the C++ programs of the documentation in."""
+    folder = tmp_path_factory.mktemp("program")
+    # torch is beside the installed package; beside one that was only unpacked it is not.
+    prefix = f"{fusewheel_cpu.cmake_prefix_path};{Path(torch.__file__).parent}"
+    options = ("-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}")
+    subprocess.run(["cmake", "-S", SOURCE, "-B", folder, *options], check=True, timeout=120)
+    return folder
+
+
+def built(folder: Path, program: str) -> Path:
+    subprocess.run(["cmake", "--build", folder, "--target", program], check=True, timeout=600)
+    return folder / program
+
+
+@pytest.fixture(scope="module")
+def run_model(build: Path) -> Path:
+    """The program that runs a model."""
+    return built(build, "run_model")
 
 
 def logits_of(run_model: Path, model: Path, tokens: Tensor) -> Tensor:
     """What the program prints: the logits of the last token."""
-    command = [run_model, cpu_library(), model, *map(str, tokens.flatten().tolist())]
+    command = [run_model, model, *map(str, tokens.flatten().tolist())]
     done = subprocess.run(command, check=True, timeout=120, capture_output=True, text=True)
     return torch.tensor([float(line) for line in done.stdout.split()])
 
@@ -144,14 +147,23 @@ def test_optimized_torchscript_in_cpp(tmp_path: Path, run_model: Path) -> None:
 def test_errors_in_cpp(tmp_path: Path, run_model: Path) -> None:
     """They name what is wrong and do not crash."""
     cases = {
-        "cannot open shared object file": [str(tmp_path / "nothing.so"), "model.pt2", "1"],
-        "nothing.pt": [str(cpu_library()), str(tmp_path / "nothing.pt"), "1"],
+        "nothing.pt": [str(tmp_path / "nothing.pt"), "1"],
         "usage:": [],
     }
     for message, arguments in cases.items():
         done = subprocess.run([run_model, *arguments], capture_output=True, text=True, timeout=120)
         assert done.returncode in (1, 2), done.stderr
         assert message in done.stderr and "frame #" not in done.stderr, done.stderr
+
+
+@NIGHTLY
+def test_an_operator_is_called_in_cpp(build: Path) -> None:
+    done = subprocess.run([built(build, "call_operator")], capture_output=True, text=True)
+    schema, *values = done.stdout.splitlines()
+    assert schema == str(torch.ops.fusewheel.silu_mul.default._schema)
+    gate, up = torch.tensor([-1.0, 0.0, 2.0]), torch.tensor([3.0, 5.0, 7.0])
+    expected = [f"{value:.6f}" for value in (F.silu(gate) * up).tolist()]
+    assert values == expected and done.returncode == 0, done.stderr
 
 
 def test_stock_program_compiled_with_the_pass(tmp_path: Path) -> None:

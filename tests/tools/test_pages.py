@@ -20,7 +20,7 @@ pages_of = load_script("tools/pages.py")
         ("[a](../CONTRIBUTING.md#seeds)", "[a](contributing.md#seeds)"),
         ("[a](../README.md)", "[a](index.md)"),
         ("![a](demo.png)", "![a](demo.png)"),
-        ("[a](examples/deployment/main.cpp)", "a"),
+        ("[a](../packages/examples/cpp/run_model.cpp)", "a"),
         ("[a](https://example.org/x.md)", "[a](https://example.org/x.md)"),
         ("[a](#how)", "[a](#how)"),
     ],

@@ -12,6 +12,8 @@ _NAMES = {"darwin": "libfusewheel_cpu.dylib", "win32": "fusewheel_cpu.dll"}
 
 device = "cpu"
 library = _HERE / _NAMES.get(sys.platform, "libfusewheel_cpu.so")
+# What CMake's `find_package(fusewheel)` wants in CMAKE_PREFIX_PATH.
+cmake_prefix_path = str(_HERE / "share" / "cmake")
 facts: dict[str, str] = json.loads((_HERE / "build.json").read_text())
 
 
