@@ -92,8 +92,10 @@ bool flag(const char* variable, bool automatic) {
 Choices choose() {
   const IsaLevel isa = level();
   const bool v4 = isa == IsaLevel::kV4;
-  const bool has_vnni = v4 && SUPPORTS("avx512vnni");
-  const bool has_amx = v4 && SUPPORTS("avx512bf16") && SUPPORTS("amx-tile") && SUPPORTS("amx-bf16");
+  const bool has_vnni =
+      v4 ? SUPPORTS("avx512vnni") : isa == IsaLevel::kV3 && SUPPORTS("avxvnni");
+  const bool has_amx = v4 && SUPPORTS("avx512bf16") && SUPPORTS("amx-tile") &&
+                       SUPPORTS("amx-bf16") && SUPPORTS("amx-int8");
   return {isa,
           flag(kVnni, has_vnni) && has_vnni,
           flag(kAmx, has_amx) && has_amx && may_use_tiles(),

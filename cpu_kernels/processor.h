@@ -10,11 +10,11 @@ struct Choices {
   // FUSEWHEEL_CPU_ISA=baseline, v3 or v4: the level of instructions, or less where the processor has
   // less.
   IsaLevel isa;
-  // FUSEWHEEL_CPU_VNNI=0 or 1: whether level v4 uses AVX-512 VNNI, which it does not include. 1 is
-  // ignored where the processor has none.
+  // FUSEWHEEL_CPU_VNNI=0 or 1: whether level v4 uses AVX-512 VNNI and level v3 AVX-VNNI, which they do
+  // not include. 1 is ignored where the processor has none.
   bool vnni;
-  // FUSEWHEEL_CPU_AMX=0 or 1: whether attention in bfloat16 uses AMX, at level v4. 1 is ignored where
-  // the processor has none, or the system does not allow it.
+  // FUSEWHEEL_CPU_AMX=0 or 1: whether attention in bfloat16 and products of int8 use AMX, at level v4.
+  // 1 is ignored where the processor has none, or the system does not allow it.
   bool amx;
   // FUSEWHEEL_CPU_ROWS_IN_TURN=0 or 1: whether one row of activations reads the rows of a weight one
   // after another, as AMD's processors read memory fastest. Intel's are faster with several rows

@@ -1,9 +1,10 @@
-// Products of bfloat16 by AMX, of which level v4 knows nothing: only some of its processors have it.
+// Products of bfloat16 by AMX.
 //
 // A tile is 16 rows of 64 bytes. One instruction adds to 16 x 16 sums in float32 the products of 16 x 32
 // numbers a, row by row, with 32 x 16 numbers b, of which two neighbours of a column lie side by side.
 #pragma once
 
+#include "simd/amx.h"
 #include "tiles.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
@@ -26,10 +27,6 @@ void amx_attention_backward_task(const AttentionBackwardTasks& args, int64_t ind
 
 #if defined(__AVX512F__)
 
-#define FUSEWHEEL_AMX __attribute__((target("amx-tile,amx-bf16,avx512bf16")))
-#define FUSEWHEEL_AMX_INLINE inline __attribute__((always_inline)) FUSEWHEEL_AMX
-
-constexpr int64_t kTile = 16;              // rows; columns of sums
 constexpr int64_t kStep = 32;              // depth of a product
 constexpr int64_t kPair = 2 * kTile;       // two tiles side by side
 constexpr int64_t kTileSize = kTile * kStep;
@@ -38,28 +35,6 @@ constexpr int64_t kTileSize = kTile * kStep;
 constexpr int64_t step_stride(int64_t size) { return ((size + kStep - 1) / kStep | 1) * kStep; }
 // Between rows of sums.
 constexpr int64_t sum_stride(int64_t size) { return ((size + kTile - 1) / kTile | 1) * kTile; }
-
-// The processor's tiles, for as long as this lives. Those of sums and of what is multiplied, 0 to 5, may
-// have fewer rows, which takes less time.
-class Tiles {
- public:
-  FUSEWHEEL_AMX_INLINE explicit Tiles(int64_t rows = kTile) {
-    struct alignas(64) {
-      uint8_t palette = 1;
-      uint8_t start = {};
-      uint8_t reserved[14] = {};
-      uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-      uint8_t rows[16] = {kTile, kTile, kTile, kTile, kTile, kTile, kTile, kTile};
-    } config;
-    for (int i = 0; i < 6; ++i) {
-      config.rows[i] = static_cast<uint8_t>(rows);
-    }
-    _tile_loadconfig(&config);
-  }
-  FUSEWHEEL_AMX_INLINE ~Tiles() { _tile_release(); }
-  Tiles(const Tiles&) = delete;
-  Tiles& operator=(const Tiles&) = delete;
-};
 
 // Numbers to multiply by: tiles of 16 columns, each with its steps in a row.
 struct Columns {

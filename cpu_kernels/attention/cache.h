@@ -145,12 +145,12 @@ __attribute__((noinline)) void score(const A* q, int64_t stride, const E* keys, 
     }
 #pragma GCC unroll 4
     for (int i = 0; i < queries; ++i) {
-      parts[i][lane] = fold<A, half>(sums[i], others[i]);
+      parts[i][lane] = fold<half>(sums[i], others[i]);
     }
   }
 #pragma GCC unroll 4
   for (int i = 0; i < queries; ++i) {
-    fold_all<A, half / 2>(parts[i]);
+    fold_all<half / 2>(parts[i]);
     scores[i] = parts[i][0];
   }
 }

@@ -98,23 +98,76 @@ void round_codes(const float* a, int64_t blocks, int8_t* codes, float* steps, fl
   }
 }
 
+// A group as codes, padded with zeros; returns their sum.
+int32_t round_group(const float* from, int64_t size, int64_t padded, int8_t* codes, float& step) {
+  constexpr int lanes = kLanes<float>;
+  constexpr int vectors = kInt4Block / lanes;
+  Vec<float> largest = {};
+  Vec<float> mean = {};
+  const float share = 1 / static_cast<float>(size);
+  for_each_vector<float>(size, [&](int64_t i, int64_t live) {
+    const Vec<float> value = load(from + i, live);
+    const Vec<float> magnitude = value < 0 ? -value : value;
+    largest = magnitude > largest ? magnitude : largest;
+    mean += magnitude * share;  // a sum could overflow
+  });
+  const Rounding rounding = round_block({max<float>(largest), sum<float>(mean)}, 127);
+  step = rounding.step;
+  Integers total = {};
+  for (int64_t i = 0; i < padded; i += kInt4Block) {
+    Integers whole[vectors];
+    for (int v = 0; v < vectors; ++v) {
+      const int64_t left = size - i - v * lanes;
+      const int64_t live = left < 0 ? 0 : left < lanes ? left : lanes;
+      whole[v] = live == 0 ? Integers{} : nearest(load(from + i + v * lanes, live) * rounding.inverse);
+      total += whole[v];
+    }
+    store_bytes(codes + i, whole);
+  }
+  int32_t sum = 0;
+  for (int lane = 0; lane < lanes; ++lane) {
+    sum += total[lane];
+  }
+  return sum;
+}
+
 }  // namespace
 
-bool has_integer_products() { return true; }
+bool has_integer_products(const LinearWeight& weight) {
+  // The sums of a larger group could leave 32 bits.
+  constexpr int64_t largest = int64_t{1} << 16;
+  return weight.kind == WeightKind::kInt4 ||
+         (weight.kind == WeightKind::kInt8 && choices().vnni && weight.group_size <= largest);
+}
 
-void code_rows(const CodeArgs& args, int64_t begin, int64_t end) {
+void code_blocks(const CodeArgs& args, int64_t begin, int64_t end) {
+  const int64_t blocks = args.rows.groups;
   for (int64_t row = begin; row < end; ++row) {
-    const int64_t block = row * args.blocks;
-    round_codes(args.from + row * args.stride, args.blocks, args.codes + block * kInt4Block,
-                args.steps + block, args.sums + block);
+    round_codes(args.from + row * args.stride, blocks, args.codes + row * args.rows.stride,
+                args.steps + row * blocks, args.sums + row * blocks);
+  }
+}
+
+void code_groups(const CodeArgs& args, int64_t begin, int64_t end) {
+  const RoundedRows& rows = args.rows;
+  for (int64_t row = begin; row < end; ++row) {
+    for (int64_t group = 0; group < rows.groups; ++group) {
+      const int64_t place = row * rows.groups + group;
+      args.offsets[place] =
+          128 * round_group(args.from + row * args.stride + group * args.group_size, args.group_size,
+                            rows.padded, args.codes + row * rows.stride + group * rows.padded,
+                            args.steps[place]);
+    }
   }
 }
 
 #else
 
-bool has_integer_products() { return false; }
+bool has_integer_products(const LinearWeight&) { return false; }
 
-void code_rows(const CodeArgs&, int64_t, int64_t) {}
+void code_blocks(const CodeArgs&, int64_t, int64_t) {}
+
+void code_groups(const CodeArgs&, int64_t, int64_t) {}
 
 #endif
 

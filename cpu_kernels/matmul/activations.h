@@ -7,12 +7,16 @@
 
 namespace fusewheel {
 
-// Rows of activations in steps of their blocks of kInt4Block elements.
+// Rows of activations as whole numbers of the steps of their groups, each of `padded` codes, the last
+// ones zeros. For 4-bit codes that are blocks of kInt4Block.
 struct RoundedRows {
-  const int8_t* codes;  // [m, k]
-  const float* steps;   // [m, blocks]
-  const float* sums;    // likewise: of the rounded activations
-  int64_t blocks;
+  const int8_t* codes;     // [m, groups, padded], `stride` from row to row
+  const float* steps;      // [m, groups]
+  const float* sums;       // likewise, for 4-bit codes: of the rounded activations
+  const int32_t* offsets;  // likewise, for 8-bit codes: 128 times the sum of the codes
+  int64_t stride;
+  int64_t groups;
+  int64_t padded;
 };
 
 // Rows of a matrix in any floating dtype, as those of the accumulation type.
@@ -36,20 +40,24 @@ struct RoundRowsArgs {
   float* to;  // contiguous
 };
 
-// Likewise by blocks of kInt4Block, as integers.
+// Likewise as integers, to the memory of `rows`.
 struct CodeArgs {
   const float* from;
   int64_t stride;
-  int64_t blocks;  // of a row
+  int64_t group_size;
+  RoundedRows rows;
   int8_t* codes;
   float* steps;
   float* sums;
+  int32_t* offsets;
 };
 
 }  // namespace fusewheel
 
 FUSEWHEEL_DECLARE(void widen_rows(const WidenArgs&, int64_t begin, int64_t end));
 FUSEWHEEL_DECLARE(void round_rows(const RoundRowsArgs&, int64_t begin, int64_t end));
-// Whether this level multiplies integers; where not, rounded activations stay floats.
-FUSEWHEEL_DECLARE(bool has_integer_products());
-FUSEWHEEL_DECLARE(void code_rows(const CodeArgs&, int64_t begin, int64_t end));
+// Whether integers are multiplied for such a weight; where not, rounded activations stay floats.
+FUSEWHEEL_DECLARE(bool has_integer_products(const LinearWeight&));
+// By blocks of kInt4Block, with their sums; by the groups of 8-bit codes, with their offsets.
+FUSEWHEEL_DECLARE(void code_blocks(const CodeArgs&, int64_t begin, int64_t end));
+FUSEWHEEL_DECLARE(void code_groups(const CodeArgs&, int64_t begin, int64_t end));

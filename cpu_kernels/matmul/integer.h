@@ -113,17 +113,13 @@ struct ShortSums {
   FUSEWHEEL_INLINE Integers total() const { return add_pairs(sums); }
 };
 
-#if defined(__AVX512F__)
-// In 32 bits, in one instruction (AVX-512 VNNI). Spelt out because this level may not presume it.
+// In 32 bits, in one instruction (VNNI).
 struct LongSums {
   Integers sums = {};
 
-  FUSEWHEEL_INLINE void add(Bytes codes, Bytes factor) {
-    asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(codes), "v"(factor));
-  }
+  FUSEWHEEL_INLINE void add(Bytes codes, Bytes factor) { add_products(sums, codes, factor); }
   FUSEWHEEL_INLINE Integers total() const { return sums; }
 };
-#endif
 
 // `rows` rows of a from `row` times two panels whose first block is `begin`.
 template <typename Sums, int rows>
@@ -138,10 +134,10 @@ __attribute__((noinline)) void code_tile(const RoundedRows& a, int64_t row, int6
       sums[r][p] = accumulate ? load(c + r * c_stride + p * kLanes<float>) : Vec<float>{};
     }
   }
-  const int64_t stride = a.blocks * kInt4Block;
+  const int64_t stride = a.stride;
   const int8_t* codes = a.codes + row * stride + begin * kInt4Block;
-  const float* steps = a.steps + row * a.blocks + begin;
-  const float* totals = a.sums + row * a.blocks + begin;
+  const float* steps = a.steps + row * a.groups + begin;
+  const float* totals = a.sums + row * a.groups + begin;
   for (int64_t i = 0; i < blocks; ++i, codes += kInt4Block) {
     Sums products[rows][kCodePanels];
 #pragma GCC unroll 8
@@ -157,8 +153,8 @@ __attribute__((noinline)) void code_tile(const RoundedRows& a, int64_t row, int6
     }
 #pragma GCC unroll 6
     for (int r = 0; r < rows; ++r) {
-      const Vec<float> step = splat(steps[r * a.blocks + i]);
-      const Vec<float> total = splat(totals[r * a.blocks + i]);
+      const Vec<float> step = splat(steps[r * a.groups + i]);
+      const Vec<float> total = splat(totals[r * a.groups + i]);
 #pragma GCC unroll 2
       for (int p = 0; p < kCodePanels; ++p) {
         sums[r][p] += from_codes(products[r][p].total()) * (panels[p].scales[i] * step);
@@ -183,8 +179,8 @@ void integer_block(const MatmulArgs& args, int64_t row, int64_t rows, int64_t co
   constexpr int lanes = kLanes<float>;
   const RoundedRows& a = args.rounded;
   for (int64_t j = 0; j < columns; j += kCodePanels * lanes) {
-    for (int64_t begin = 0; begin < a.blocks; begin += kCodeBlocks) {
-      const int64_t blocks = a.blocks - begin < kCodeBlocks ? a.blocks - begin : kCodeBlocks;
+    for (int64_t begin = 0; begin < a.groups; begin += kCodeBlocks) {
+      const int64_t blocks = a.groups - begin < kCodeBlocks ? a.groups - begin : kCodeBlocks;
       for (int p = 0; p < kCodePanels; ++p) {
         const int64_t first = j + p * lanes < columns ? j + p * lanes : columns - 1;
         pack_codes(args.weight, column + first, columns - first, begin, blocks, panels[p]);

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#include "int8.h"
 #include "integer.h"
 #include "panel.h"
 #include "rows.h"
@@ -107,11 +108,9 @@ void units(const MatmulArgs& args, int64_t begin, int64_t end, void* scratch) {
 }
 
 #if defined(__AVX2__)
-// Units [begin, end) of rounded activations.
+// Units [begin, end) of rounded activations: sums(row, rows, column, columns) gives those of a unit.
 template <typename Sums>
-void integer_units(const MatmulArgs& args, int64_t begin, int64_t end, void* scratch) {
-  CodePanel* panels = static_cast<CodePanel*>(scratch);
-  float* sums = reinterpret_cast<float*>(panels + kCodePanels);
+void rounded_units(const MatmulArgs& args, int64_t begin, int64_t end, Sums sums_of_unit) {
   const int64_t across = (args.n + kUnit - 1) / kUnit;
   const int64_t together = block_rows(args.m);
   for (int64_t unit = begin; unit < end; ++unit) {
@@ -119,9 +118,27 @@ void integer_units(const MatmulArgs& args, int64_t begin, int64_t end, void* scr
     const int64_t rows = args.m - row < together ? args.m - row : together;
     const int64_t column = unit % across * kUnit;
     const int64_t columns = args.n - column < kUnit ? args.n - column : kUnit;
-    integer_block<Sums>(args, row, rows, column, columns, panels, sums, kUnit);
+    const float* sums = sums_of_unit(row, rows, column, columns);
     finish<float>(args, sums, kUnit, row, rows, column, columns);
   }
+}
+
+template <typename Sums>
+void int4_units(const MatmulArgs& args, int64_t begin, int64_t end, void* scratch) {
+  CodePanel* panels = static_cast<CodePanel*>(scratch);
+  float* sums = reinterpret_cast<float*>(panels + kCodePanels);
+  rounded_units(args, begin, end, [&](int64_t row, int64_t rows, int64_t column, int64_t columns) {
+    integer_block<Sums>(args, row, rows, column, columns, panels, sums, kUnit);
+    return sums;
+  });
+}
+
+void int8_units(const MatmulArgs& args, int64_t begin, int64_t end, void* memory) {
+  const Int8Scratch scratch = int8_scratch(memory, block_rows(args.m));
+  rounded_units(args, begin, end, [&](int64_t row, int64_t rows, int64_t column, int64_t columns) {
+    int8_unit(args, row, rows, column, columns, scratch);
+    return scratch.sums;
+  });
 }
 #endif
 
@@ -136,6 +153,9 @@ MatmulPlan matmul_plan(const MatmulArgs& args) {
   const int64_t tasks = across * ((args.m + rows - 1) / rows);
 #if defined(__AVX2__)
   if (args.rounded.codes != nullptr) {
+    if (args.weight.kind == WeightKind::kInt8) {
+      return {tasks, int8_scratch_bytes(rows)};
+    }
     return {tasks,
             static_cast<int64_t>(kCodePanels * sizeof(CodePanel) + sizeof(float) * rows * kUnit)};
   }
@@ -150,12 +170,11 @@ void matmul_tasks(const MatmulArgs& args, int64_t begin, int64_t end, void* scra
   }
 #if defined(__AVX2__)
   if (args.rounded.codes != nullptr) {
-#if defined(__AVX512F__)
-    if (choices().vnni) {
-      return integer_units<LongSums>(args, begin, end, scratch);
+    if (args.weight.kind == WeightKind::kInt8) {
+      return int8_units(args, begin, end, scratch);
     }
-#endif
-    return integer_units<ShortSums>(args, begin, end, scratch);
+    return choices().vnni ? int4_units<LongSums>(args, begin, end, scratch)
+                          : int4_units<ShortSums>(args, begin, end, scratch);
   }
 #endif
   if (!is_few(args)) {

@@ -6,7 +6,7 @@
 //   one row of a    the weight streams past it                  one_row.h: streams.h, digits.h
 //   few             dot products along the rows of the weight   rows.h
 //   many            packed panels and a register tile           panel.h, tile.h
-//   rounded         likewise, in integers                       integer.h
+//   rounded         likewise, in integers                       integer.h (4-bit codes), int8.h
 #pragma once
 
 #include <fusewheel/linear/linear_args.h>
@@ -14,6 +14,9 @@
 #include "activations.h"
 
 namespace fusewheel {
+
+// A task is this many columns of y: a whole number of panels and of vectors.
+constexpr int64_t kUnit = 32;
 
 struct MatmulArgs {
   const void* a;  // [m, k] in the accumulation type
@@ -26,7 +29,7 @@ struct MatmulArgs {
   const void* bias;  // [n] in the accumulation type, or none
   void* y;           // [m, n], contiguous
   Dtype dtype;       // of y
-  bool dynamic;      // a is to be rounded to int8 by blocks and multiplied as integers
+  bool dynamic;      // a is to be rounded to int8 and multiplied as integers
   RoundedRows rounded;  // a that was; no codes otherwise
   bool add = false;  // to what y holds
 };

@@ -15,14 +15,18 @@ RowMatrix widen(const RowMatrix& rows, bool wide, bool transposed = false,
 // Rows of float32 rounded to int8 by groups, still as float32.
 RowMatrix round_to_int8(const RowMatrix& rows, int64_t group_size);
 
-// Rounded rows and the memory that holds them.
-struct RoundedMatrix {
-  Tensor codes;
-  Tensor steps;
-  Tensor sums;
-  RoundedRows rows;
+// Rows rounded to whole numbers for a weight of 4-bit or 8-bit codes, and the memory that holds them.
+class RoundedMatrix {
+ public:
+  RoundedMatrix(const RowMatrix& from, const LinearWeight& weight);
 
-  explicit RoundedMatrix(const RowMatrix& from);
+  const RoundedRows& rows() const { return rows_; }
+
+ private:
+  Tensor codes_;
+  Tensor steps_;
+  Tensor sums_;  // or offsets
+  RoundedRows rows_;
 };
 
 }  // namespace fusewheel

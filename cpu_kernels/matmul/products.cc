@@ -50,8 +50,8 @@ void matmul(const RowMatrix& x, const LinearWeight& weight, const std::optional<
             Tensor& y, int64_t group_size) {
   RowMatrix a = widen(x, is_wide(y));
   const bool rounds = group_size > 0 && !is_wide(y);
-  const bool integers = rounds && weight.kind == WeightKind::kInt4 && weight.columns > 0 &&
-                        FUSEWHEEL_SELECT(has_integer_products)();
+  const bool integers = rounds && weight.columns > 0 &&
+                        FUSEWHEEL_SELECT(has_integer_products)(weight);
   if (rounds && !integers) {
     a = round_to_int8(a, group_size);
   }
@@ -62,11 +62,12 @@ void matmul(const RowMatrix& x, const LinearWeight& weight, const std::optional<
   MatmulArgs args{a.tensor.const_data_ptr(), a.stride, x.count, weight.rows, weight.columns, weight,
                   false, offset.has_value() ? offset->tensor.const_data_ptr() : nullptr,
                   y.mutable_data_ptr(), dtype_of(y), integers, {}};
-  if (!integers || x.count == 1) {
+  // One row of 4-bit codes is rounded by each thread.
+  if (!integers || (x.count == 1 && weight.kind == WeightKind::kInt4)) {
     return run(args);
   }
-  const RoundedMatrix rounded(a);
-  args.rounded = rounded.rows;
+  const RoundedMatrix rounded(a, weight);
+  args.rounded = rounded.rows();
   run(args);
 }
 

@@ -6,8 +6,6 @@
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
-// A task is this many columns of y: a whole number of panels and of vectors.
-constexpr int64_t kUnit = 32;
 // Up to this many rows of a count as few.
 constexpr int64_t kFewRows = 16;
 // Rows of a and rows of the weight in one register tile.

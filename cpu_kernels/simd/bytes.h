@@ -60,6 +60,16 @@ FUSEWHEEL_INLINE Shorts multiply_pairs(Bytes small, Bytes other) {
 #endif
 }
 
+// Adds products of four codes that are not negative with four that may be, in each lane. Spelt out,
+// because no level may presume the instruction.
+FUSEWHEEL_INLINE void add_products(Integers& sums, Bytes positive, Bytes other) {
+#if defined(__AVX512F__)
+  asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(positive), "v"(other));
+#else
+  asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sums) : "x"(positive), "x"(other));
+#endif
+}
+
 // Sums of integers stay in the order in which they are written: the compiler's own, a tree, keeps
 // more products waiting than there are registers.
 FUSEWHEEL_INLINE void keep_order(Shorts& sum) { asm("" : "+v"(sum)); }

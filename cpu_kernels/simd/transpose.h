@@ -32,12 +32,11 @@ FUSEWHEEL_INLINE void transpose(Vec<A>* rows) {
 
 // Adds the lanes of two vectors that are `width` apart. Those of `a` are where that bit of the lane's
 // number is 0, those of `b` where it is 1.
-template <typename A, int width>
-FUSEWHEEL_INLINE Vec<A> fold(Vec<A> a, Vec<A> b) {
-  using Integer = typename VecOf<A>::integer;
-  constexpr int lanes = kLanes<A>;
-  Integer low;
-  Integer high;
+template <int width, typename V>
+FUSEWHEEL_INLINE V fold(V a, V b) {
+  constexpr int lanes = sizeof(V) / sizeof(a[0]);
+  decltype(a < b) low;  // whole numbers
+  decltype(a < b) high;
   for (int lane = 0; lane < lanes; ++lane) {
     low[lane] = (lane & width) == 0 ? lane : lane - width + lanes;
     high[lane] = (lane & width) == 0 ? lane + width : lane + lanes;
@@ -46,14 +45,14 @@ FUSEWHEEL_INLINE Vec<A> fold(Vec<A> a, Vec<A> b) {
 }
 
 // Folds so many vectors that one is left; the lanes of vector i become lane i.
-template <typename A, int width>
-FUSEWHEEL_INLINE void fold_all(Vec<A>* rows) {
+template <int width, typename V>
+FUSEWHEEL_INLINE void fold_all(V* rows) {
   if constexpr (width > 0) {
 #pragma GCC unroll 8
     for (int i = 0; i < width; ++i) {
-      rows[i] = fold<A, width>(rows[i], rows[i + width]);
+      rows[i] = fold<width>(rows[i], rows[i + width]);
     }
-    fold_all<A, width / 2>(rows);
+    fold_all<width / 2>(rows);
   }
 }
 
@@ -65,7 +64,7 @@ FUSEWHEEL_INLINE Vec<A> sums_of(const Vec<A>* values) {
   for (int i = 0; i < lanes; ++i) {
     rows[i] = values[i];
   }
-  fold_all<A, lanes / 2>(rows);
+  fold_all<lanes / 2>(rows);
   return rows[0];
 }
 

@@ -23,6 +23,8 @@ def main() -> None:
     x, weight = torch.randn(64, 1000), torch.randn(64, 1000)
     show("ISA", fusewheel.rms_norm(x, weight[0].shape, weight[0], 1e-6))
     show("ROWS_IN_TURN", fusewheel.linear(x[:1], weight))
+    codes, scales = (weight * 40).to(torch.int8), weight[:, 0].exp()
+    show("VNNI", fusewheel.linear_int8(x, codes, scales, dynamic=True))
     q, k, v = (torch.randn(1, 2, 70, 40).bfloat16().requires_grad_() for _ in range(3))
     out = fusewheel.attention(q, k, v, causal=True)
     show("AMX", out)

@@ -1,6 +1,6 @@
 """A choice reaches the kernels: another way has other bits, because it sums in another order.
 
-VNNI is not seen that way: its sums are of integers, and exact.
+Products of integers have the same bits by AMX and by VNNI, and others than products of floats.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .choices import AMX, LEVEL, made, without
+from .choices import AMX, LEVEL, VNNI, made, without
 
 LEVELS = ("baseline", "v3", "v4")
 OWN = ("OWN_FLOAT32", "OWN_BFLOAT16", "OWN_FLOAT16")
-SWITCHES = (*OWN, "ROWS_IN_TURN", "AMX")
+SWITCHES = (*OWN, "ROWS_IN_TURN", "VNNI", "AMX")
 
 
 @functools.cache
@@ -25,9 +25,10 @@ def there() -> list[str]:
 
 
 @functools.cache
-def bits(level: str, switch: str) -> dict[str, str]:
-    """Digests of results at a level, with all switches on or off."""
+def bits(level: str, switch: str, amx: str = "") -> dict[str, str]:
+    """Digests of results at a level, with all switches on or off, or with AMX otherwise."""
     environment = {f"FUSEWHEEL_CPU_{name}": switch for name in SWITCHES} | {LEVEL: level}
+    environment[AMX] = amx or switch
     command = (sys.executable, str(Path(__file__).with_name("bits.py")))
     done = subprocess.run(
         command, check=True, capture_output=True, text=True, env=without() | environment
@@ -47,4 +48,16 @@ def test_each_switch_changes_the_bits():
         expected = {*OWN} if level == "v4" else {*OWN, "ROWS_IN_TURN"}
         if made(without() | {LEVEL: level})[AMX] == "1":
             expected |= {"AMX", "AMX_BACKWARD"}
+        if made(without() | {LEVEL: level})[VNNI] == "1":
+            expected |= {"VNNI"}
         assert {name for name in off if off[name] != on[name]} == expected, level
+
+
+def test_integers_have_the_same_bits_by_every_instruction():
+    found = {
+        bits(level, "1", amx)["VNNI"]
+        for level in there()
+        if made(without() | {LEVEL: level})[VNNI] == "1"
+        for amx in "01"
+    }
+    assert len(found) <= 1

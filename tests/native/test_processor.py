@@ -95,7 +95,7 @@ def test_a_wished_level_is_the_most(choose: Choose, wish: str, expected: str):
     assert choose(features("x86-64-v3"), ISA=wish)["ISA"] == expected
 
 
-AMX = ("avx512bf16", "amx-tile", "amx-bf16", "tiles-allowed")
+AMX = ("avx512bf16", "amx-tile", "amx-bf16", "amx-int8", "tiles-allowed")
 V4 = ("avx512vnni", "avx512fp16", *AMX)
 DEFAULTS = {
     "intel, baseline": ((), "intel", {"OWN_BFLOAT16": "1", "OWN_FLOAT16": "1"}),
@@ -140,9 +140,18 @@ def test_what_is_printed_makes_the_same_choices_again(choose: Choose):
 
 
 def test_an_instruction_that_is_not_there_is_not_used(choose: Choose):
-    assert choose(features("x86-64-v4"), VNNI="1")["VNNI"] == "0"
+    for level in ("x86-64-v3", "x86-64-v4"):
+        assert choose(features(level), VNNI="1")["VNNI"] == "0"
     held = choose(features("x86-64-v4") | set(V4), ISA="v3", VNNI="1", AMX="1")
     assert (held["VNNI"], held["AMX"]) == ("0", "0")
+
+
+def test_each_level_has_a_vnni_of_its_own(choose: Choose):
+    v3, v4 = features("x86-64-v3"), features("x86-64-v4")
+    assert choose(v3 | {"avxvnni"})["VNNI"] == choose(v4 | {"avx512vnni"})["VNNI"] == "1"
+    assert choose(v3 | {"avxvnni"}, VNNI="0")["VNNI"] == "0"
+    assert choose(v3 | {"avx512vnni"})["VNNI"] == choose(v4 | {"avxvnni"})["VNNI"] == "0"
+    assert choose(v4 | {"avx512vnni", "avxvnni"}, ISA="baseline")["VNNI"] == "0"
 
 
 @pytest.mark.parametrize("missing", AMX)

@@ -39,8 +39,10 @@ def register_lora() -> None:
             config.target_modules = {*config.target_modules, *_quantized_layers(model)}
         return config
 
-    LoraModel._create_new_module = staticmethod(create_new_module)  # type: ignore[method-assign]
-    tuners_utils._maybe_include_all_linear_layers = include_all  # type: ignore[assignment]
+    model_class: Any = LoraModel
+    model_class._create_new_module = staticmethod(create_new_module)
+    utilities: Any = tuners_utils
+    utilities._maybe_include_all_linear_layers = include_all
 
 
 def _quantized_layers(model: nn.Module) -> set[str]:

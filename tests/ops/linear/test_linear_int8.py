@@ -41,14 +41,20 @@ def test_dtypes_mix(given, stored, dynamic):
         )
 
 
-def test_integer_products_are_exact():
+# Few rows; packed codes, whole tiles and parts of them; groups in pieces, and parts of vectors.
+@pytest.mark.parametrize("rows", [1, 5, 9, 13, 47, 100])
+@pytest.mark.parametrize(
+    ("columns", "groups"),
+    [(512, ()), (512, (4,)), (512, (16,)), (2600, ()), (37, ()), (768, (8,)), (1152, (4,))],
+)
+def test_integer_products_are_exact(rows: int, columns: int, groups: tuple[int, ...]):
     """Activations that are whole steps and scales that are powers of two leave nothing to round."""
     generator = torch.Generator().manual_seed(6)
-    x = torch.randint(-127, 128, (5, 512), generator=generator).float()
-    x[:, ::32] = 127
-    codes, _ = weight(9, 512)
-    for groups in ((), (4,), (16,)):
-        scales = torch.full((9, *groups), 2.0**-6)
+    x = torch.randint(-127, 128, (rows, columns), generator=generator).float()
+    x[:, :: columns // (groups[0] if groups else 1)] = 127
+    for outputs in (9, 77):
+        codes, _ = weight(outputs, columns)
+        scales = torch.full((outputs, *groups), 2.0**-6)
         y = fusewheel.linear_int8(x, codes, scales, None, True)
         assert torch.equal(y, (x.double() @ codes.double().T * 2.0**-6).float())
 
@@ -75,10 +81,10 @@ def test_rounding_of_activations():
 
 
 def test_rows_of_zeros_and_of_nan_keep_to_themselves():
-    x = Make(seed=8)(4, 64)
+    x = Make(seed=8)(4, 512)
     x[1], x[2, 40] = 0.0, float("nan")
-    for groups in ((), (2,)):
-        codes, scales = weight(5, 64, *groups)
+    for groups in ((), (2,), (16,)):
+        codes, scales = weight(5, 512, *groups)
         for dynamic in (False, True):
             y = fusewheel.linear_int8(x, codes, scales, torch.ones(5), dynamic)
             assert torch.equal(y[1], torch.ones(5))

@@ -1,0 +1,85 @@
+// Few rows of rounded activations: dot products along the rows of 8-bit codes, which are read once and
+// not packed.
+#pragma once
+
+#include "int8_pack.h"
+
+namespace fusewheel::FUSEWHEEL_ISA {
+
+#if defined(__AVX2__)
+
+// Up to this many rows count as few, if so many codes share a scale that adding up lanes costs little.
+constexpr int64_t kFewByteRows = 8;
+constexpr int64_t kFewestCodes = 256;
+// Rows of a and of the weight in one register tile, whose sums fill one vector.
+constexpr int kByteDotRows = 4;
+constexpr int kByteDotColumns = kLanes<float> / kByteDotRows;
+
+FUSEWHEEL_INLINE bool is_few_int8(const MatmulArgs& args) {
+  return args.m <= kFewByteRows && args.weight.group_size >= kFewestCodes;
+}
+
+// `rows` rows of a against kByteDotColumns rows of the weight, of which the last may be the same. One sum
+// a lane, those of a row of a side by side.
+template <int rows>
+__attribute__((noinline)) Integers int8_dots(const int8_t* a, int64_t a_stride,
+                                             const int8_t* const* w, int64_t count) {
+  Integers sums[kByteDotRows * kByteDotColumns] = {};
+  const auto step = [&](int64_t i, auto load_codes) {
+    Bytes codes[kByteDotColumns];
+#pragma GCC unroll 4
+    for (int j = 0; j < kByteDotColumns; ++j) {
+      codes[j] = shifted(load_codes(w[j] + i));
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; ++r) {
+      const Bytes factor = load_bytes(a + r * a_stride + i);
+#pragma GCC unroll 4
+      for (int j = 0; j < kByteDotColumns; ++j) {
+        add_products(sums[r * kByteDotColumns + j], codes[j], factor);
+      }
+    }
+  };
+  int64_t i = 0;
+  for (; i + kBytes <= count; i += kBytes) {
+    step(i, [](const int8_t* from) { return load_bytes(from); });
+  }
+  if (i < count) {
+    step(i, [&](const int8_t* from) { return load_some(from, count - i); });
+  }
+  fold_all<kLanes<float> / 2>(sums);
+  return sums[0];
+}
+
+// Columns [column, column + columns) of the products of a group, for all rows.
+inline void few_int8(const MatmulArgs& args, int64_t column, int64_t columns, int64_t group,
+                     int32_t* products) {
+  const RoundedRows& a = args.rounded;
+  const LinearWeight& weight = args.weight;
+  for (int64_t j = 0; j < columns; j += kByteDotColumns) {
+    const int8_t* w[kByteDotColumns];
+    for (int c = 0; c < kByteDotColumns; ++c) {
+      const int64_t own = j + c < columns ? j + c : columns - 1;
+      w[c] = static_cast<const int8_t*>(weight.data) + (column + own) * weight.stride +
+             group * weight.group_size;
+    }
+    for (int64_t row = 0; row < args.m; row += kByteDotRows) {
+      const int8_t* codes = a.codes + row * a.stride + group * a.padded;
+      const int64_t rows = args.m - row < kByteDotRows ? args.m - row : kByteDotRows;
+      const auto dots = rows == 4   ? int8_dots<4>
+                        : rows == 3 ? int8_dots<3>
+                        : rows == 2 ? int8_dots<2>
+                                    : int8_dots<1>;
+      const Integers sums = dots(codes, a.stride, w, weight.group_size);
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int c = 0; c < kByteDotColumns && j + c < columns; ++c) {
+          products[(row + r) * kUnit + j + c] = sums[r * kByteDotColumns + c];
+        }
+      }
+    }
+  }
+}
+
+#endif  // __AVX2__
+
+}  // namespace fusewheel::FUSEWHEEL_ISA
