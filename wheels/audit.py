@@ -69,7 +69,9 @@ def findings(wheel: Path) -> Iterator[str]:
         return
     if (python, abi) not in TAGS:
         yield f"tag {python}-{abi}-{platform}, expected cp39-abi3 or py3-none"
-    here = {n.partition("/")[2] for n in names if n.startswith(f"{name}/")} - {""}
+    # A repaired wheel lists its folders too.
+    files = (n for n in names if not n.endswith("/"))
+    here = {n.removeprefix(f"{name}/") for n in files if n.startswith(f"{name}/")}
     expected = KERNEL_FILES | set(library_names(platform, name, "fusewheel_schema"))
     if name in CMAKE_PACKAGE:
         expected.add(CMAKE_PACKAGE[name])
