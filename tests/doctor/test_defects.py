@@ -35,7 +35,7 @@ def told(defect: Defect, column: str, op: object) -> Outcome:
 def test_is_found(defect: Defect, column: str):
     outcome = told(defect, column, defect.faulty)
     assert (outcome.status, outcome.trap) == (Status.FAILS, defect.trap.name), outcome
-    assert outcome.reason
+    assert outcome.reason and re.search(defect.reason, outcome.reason), outcome
     assert outcome.remedy == defect.trap.remedy
     assert outcome.arguments or defect.trap in ENDS
     if defect.trap is traps.CRASH:

@@ -124,9 +124,9 @@ def test_columns_are_tested_by_their_names():
     paths = files_of("columns", ROOT)
     names = [name for path in paths for name in tests_of.column_names((ROOT / path).read_text())]
     assert sorted(names) == sorted(column.name for column in COLUMNS)
-    planted, sound, *_ = tests_of.column_tests(
-        Path("python/fusewheel/doctor/columns/values.py"), ROOT
-    )
-    assert planted.arguments[0] == "tests/doctor/test_defects.py"
-    assert "(free and threads)" in planted.arguments[2]
-    assert sound.arguments[2].endswith(f"and {tests_of.SOUND}")
+    named, others = tests_of.column_tests(Path("python/fusewheel/doctor/columns/values.py"), ROOT)
+    *files, option, chosen = named.arguments
+    assert (*files, option) == (*tests_of.COLUMNS, "-k")
+    assert "(free and threads)" in chosen and tests_of.SOUND in chosen
+    assert "tests/doctor/test_check.py" in others.arguments
+    assert not {*files} & {*others.arguments}

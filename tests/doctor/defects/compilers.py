@@ -36,7 +36,9 @@ def no_fake(twin: Twin) -> Any:
     return twin.operator(lambda x: x * 2, fake=None if twin.faulty else torch.empty_like)
 
 
-@planted("fake", "meta", trap=traps.WRONG_FAKE)
+@planted(
+    "fake", "meta", trap=traps.WRONG_FAKE, reason=r"^shape.+\[1, 1\]\) promised, .+\[1\]\) given"
+)
 def fake_shape(twin: Twin) -> Any:
     right = lambda x: x.new_empty(x.shape[1:])  # noqa: E731
     return twin.operator(lambda x: x.sum(0), fake=torch.empty_like if twin.faulty else right)
@@ -123,7 +125,7 @@ def another_gradient_compiled(twin: Twin) -> Any:
     return Twice.apply
 
 
-@planted("compiled sizes", trap=traps.RECOMPILES, samples=ONE)
+@planted("compiled sizes", trap=traps.RECOMPILES, samples=ONE, reason="^2 graphs for two sizes")
 def sizes_in_the_fake(twin: Twin) -> Any:
     def fake(x: Tensor) -> Tensor:
         return x.new_empty([int(s) if twin.faulty else s for s in x.shape])

@@ -65,6 +65,7 @@ class Defect:
         samples: arguments for it.
         modules: what another process imports to have it.
         where: what the machine must have meanwhile, or seem to have.
+        reason: a regular expression for what the doctor says of it.
     """
 
     make: Callable[[Twin], Any]
@@ -73,6 +74,7 @@ class Defect:
     samples: Samples
     modules: tuple[str, ...] = ()
     where: Callable[[], AbstractContextManager[Any]] = field(default=nullcontext)
+    reason: str = ""
 
     @property
     def name(self) -> str:
@@ -112,12 +114,13 @@ def planted(
     samples: Sequence[tuple[Any, ...]] = (),
     modules: Sequence[str] = (),
     where: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    reason: str = "",
 ) -> Callable[[Callable[[Twin], Any]], Callable[[Twin], Any]]:
     """Declares what the decorated function makes as a defect that these columns find."""
 
     def plant(make: Callable[[Twin], Any]) -> Callable[[Twin], Any]:
         given = tuple(samples) or ((random(3, 4),), (random(2, 3),))
-        DEFECTS.append(Defect(make, columns, trap, given, tuple(modules), where))
+        DEFECTS.append(Defect(make, columns, trap, given, tuple(modules), where, reason))
         return make
 
     return plant

@@ -40,22 +40,51 @@ class Graph(TorchDispatchMode):
                     old.copy_(new)
 
 
+class Stream:
+    """Knows which streams it waited for."""
+
+    def __init__(self) -> None:
+        self.waited: set[Stream] = set()
+
+    def wait_stream(self, other: Stream) -> None:
+        self.waited.add(other)
+
+
+class Streams:
+    """A stream that is current, and those beside it: each must wait for the other."""
+
+    def __init__(self) -> None:
+        self.current = Stream()
+        self.beside: set[Stream] = set()
+
+    @contextlib.contextmanager
+    def use(self, stream: Stream) -> Iterator[None]:
+        assert self.current in stream.waited, "the stream beside did not wait"
+        self.beside.add(stream)
+        yield
+
+    def capture(self, graph: Graph) -> Graph:
+        assert self.beside and self.beside <= self.current.waited, "capture did not wait"
+        return graph
+
+
 @contextlib.contextmanager
 def gpu() -> Iterator[None]:
     """A GPU: the machine's, or as much of one as the columns use."""
     if torch.cuda.is_available():
         yield
         return
+    streams = Streams()
     with (
         mock.patch.object(torch.Tensor, "cuda", Tensor.clone),
         mock.patch.multiple(
             torch.cuda,
             is_available=lambda: True,
-            Stream=mock.MagicMock(),
-            current_stream=mock.MagicMock(),
-            stream=contextlib.nullcontext,
+            Stream=Stream,
+            current_stream=lambda: streams.current,
+            stream=streams.use,
             CUDAGraph=Graph,
-            graph=lambda graph: graph,
+            graph=streams.capture,
         ),
     ):
         yield

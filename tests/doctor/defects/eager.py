@@ -34,7 +34,7 @@ def raises_an_error(twin: Twin) -> Any:
     return twin.operator(kernel)
 
 
-@planted("registration", trap=traps.DOUBLE)
+@planted("registration", trap=traps.DOUBLE, reason="hides the first one: CPU$")
 def registered_twice(twin: Twin) -> Any:
     op = twin.operator(lambda x: x * 2)
     if twin.faulty:
@@ -96,7 +96,23 @@ def scratch_of_threads(twin: Twin) -> Any:
     return one_scratch_for_all(twin)
 
 
-@planted("threads", trap=traps.THREADS)
+def slowly() -> AbstractContextManager[Any]:
+    """Threads that start so late that the one before would have ended."""
+    start = threading.Thread.start
+
+    def later(thread: threading.Thread) -> None:
+        time.sleep(0.01)
+        start(thread)
+
+    return mock.patch.object(threading.Thread, "start", later)
+
+
+@planted("threads", trap=traps.THREADS, where=slowly)
+def scratch_of_threads_that_start_slowly(twin: Twin) -> Any:
+    return one_scratch_for_all(twin)
+
+
+@planted("threads", trap=traps.THREADS, reason="^one of 32 threads: this thread has no workspace")
 def refuses_a_second_thread(twin: Twin) -> Any:
     home = threading.get_ident()
 

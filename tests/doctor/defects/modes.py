@@ -36,7 +36,7 @@ def reads_the_data(twin: Twin) -> Any:
     return function
 
 
-@planted("subclass", trap=traps.SUBCLASS)
+@planted("subclass", trap=traps.SUBCLASS, reason="a result is a plain tensor")
 def unwraps(twin: Twin) -> Any:
     """Takes what is inside of a tensor for the tensor."""
 
@@ -65,7 +65,7 @@ def by_address(twin: Twin) -> Any:
     return function
 
 
-@planted("dispatch mode", trap=traps.MODE, samples=[(random(5),)])
+@planted("dispatch mode", trap=traps.MODE, samples=[(random(5),)], reason="saw no operator at all")
 def reads_memory_by_address(twin: Twin) -> Any:
     return by_address(twin)
 

@@ -42,7 +42,9 @@ def detaches_one_of_many(twin: Twin) -> Any:
     return cube(twin, slope)
 
 
-@planted("detached", trap=traps.LOST_SECOND)
+@planted(
+    "detached", trap=traps.LOST_SECOND, reason="tensor 0 changes with the gradient of output 0"
+)
 def detaches_its_gradient(twin: Twin) -> Any:
     return cube(twin, lambda x, grad: 3 * x * x * grad.detach())
 

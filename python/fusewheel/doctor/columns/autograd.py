@@ -14,6 +14,9 @@ from fusewheel.doctor.columns.memory import same
 
 THEME = "autograd"
 LARGEST = 200
+# How far a derivative may be off, relative and absolute: in float64, and in float32.
+FINE = (1e-3, 1e-4)
+COARSE = (1e-1, 1e-3)
 
 
 def exact(case: Case) -> Case:
@@ -75,7 +78,8 @@ def _coarse(case: Case) -> None:
     )
     want = sum((s * seed).sum().double() for (_, s), seed in zip(wanted, seeds, strict=True))
     scale = sum((s * seed).abs().sum().double() for (_, s), seed in zip(wanted, seeds, strict=True))
-    if abs(float(got) - float(want)) > 0.1 * float(scale) + 1e-3:
+    relative, absolute = COARSE
+    if abs(float(got) - float(want)) > relative * float(scale) + absolute:
         trap = traps.MISSING_GRADIENT if float(got) == 0 else traps.WRONG_GRADIENT
         raise Finding(trap, f"derivative in one direction {float(got):.4g}, not {float(want):.4g}")
 
@@ -100,16 +104,17 @@ def _forward(case: Case) -> None:
 
 def compare_slopes(case: Case, got: Tensors, slope: Tensors) -> None:
     """Compares tangents with finite differences, for outputs that have gradients."""
+    relative, absolute = FINE
     wanted = [True] * len(slope)
     if len(slope) == len(case.recorded) and any(case.recorded):
         wanted = list(case.recorded)
     for a, b, has in zip(got, slope, wanted, strict=True):
         if not has or a.dtype != b.dtype:
             continue
-        if not bool(a.any()) and bool((b.abs() > 1e-4).any()):
+        if not bool(a.any()) and bool((b.abs() > absolute).any()):
             raise Finding(traps.SILENT_TANGENT, "the tangent is zero or None, without an error")
         try:
-            torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3, equal_nan=True)
+            torch.testing.assert_close(a, b, rtol=relative, atol=absolute, equal_nan=True)
         except AssertionError as error:
             raise Finding(traps.WRONG_TRANSFORM, str(error)) from error
 

@@ -16,9 +16,10 @@ THEME = "layouts"
 
 def gaps(tensor: Tensor) -> Tensor:
     """The same values, with another value between any two of them."""
-    base = torch.empty([2 * s + 1 for s in tensor.shape], dtype=tensor.dtype, device=tensor.device)
-    # Reading these values shows: NaN spreads; integer tensors, which have no NaN, get ones.
-    base.fill_(float("nan") if tensor.is_floating_point() else 1)
+    base = torch.ones([2 * s + 1 for s in tensor.shape], dtype=tensor.dtype, device=tensor.device)
+    # Reading these values shows: NaN spreads; integer tensors, which have no NaN, keep ones.
+    if tensor.is_floating_point():
+        base.fill_(torch.nan)
     view = base[tuple(slice(1, None, 2) for _ in tensor.shape)]
     return view.copy_(tensor)
 
@@ -37,10 +38,8 @@ def expanded(tensor: Tensor) -> Tensor:
 
 def overlapping(tensor: Tensor) -> Tensor:
     """Rows that overlap: each begins one element after the previous one."""
-    columns = tensor[0].numel()
-    base = tensor.flatten()[: columns + tensor.shape[0] - 1].clone()
     strides = (1, *torch.empty(tensor.shape[1:], device="meta").stride())
-    return base.as_strided(tensor.shape, strides)
+    return tensor.flatten().clone().as_strided(tensor.shape, strides)
 
 
 def _layout(change: Callable[[Tensor], Tensor], least: int) -> Callable[[Case], None]:
@@ -92,11 +91,10 @@ def _written(case: Case) -> None:
     except AssertionError as error:
         raise Finding(traps.STRIDES, str(error)) from error
     view.copy_(torch.zeros_like(view))
-    rest = base.nan_to_num(nan=1.0) if base.is_floating_point() else base
-    if int((rest == 0).sum()) != view.numel():
+    if int((base == 0).sum()) != view.numel():
         raise Finding(traps.STRIDES, "wrote between the elements of its output")
     wide = tensors[index]
-    if wide.dim() and wide.shape[0] > 1 and wide.numel() > 0:
+    if wide.dim() and wide.shape[0] > 1 and wide.numel():
         tensors[index] = wide[:1].clone().expand(wide.shape)
         try:
             case.subject.call(*case.given(tensors))

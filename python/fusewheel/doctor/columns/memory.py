@@ -22,6 +22,8 @@ from fusewheel.doctor.column import Column, Finding, applies, differentiable
 from fusewheel.doctor.traps import Trap
 
 THEME = "memory"
+# What an input is multiplied by after forward.
+FACTOR = -3.0
 
 
 def total(outputs: Tensors) -> Tensor:
@@ -78,7 +80,7 @@ def _changed_input(case: Case) -> None:
             own[index] = own[index].clone()
             outputs = case.function(*own)
             with torch.no_grad():
-                own[index].mul_(-3.0)
+                own[index].mul_(FACTOR)
             return outputs
 
         try:

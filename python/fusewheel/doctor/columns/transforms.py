@@ -135,7 +135,7 @@ def _batches(case: Case) -> list[tuple[int, ...]]:
     applies(bool(case.floating), "no floating tensor")
     # A written tensor without a batch dimension has no room for a batch.
     alone = [(i,) for i in case.floating] if not case.written else []
-    return [case.floating, *alone] if len(case.floating) > 1 else [case.floating]
+    return list(dict.fromkeys([case.floating, *alone]))
 
 
 def _stacked(case: Case, which: tuple[int, ...]) -> tuple[list[Tensor], list[int | None]]:

@@ -16,6 +16,8 @@ from fusewheel.doctor.case import REFUSALS, Case, Tensors, quiet
 from fusewheel.doctor.column import Column, Finding, Refused, applies
 
 THREADS = 32
+# More elements than an operator makes of an empty tensor.
+MANY = 2**20
 THEME = "eager"
 
 
@@ -183,7 +185,7 @@ def _empty(case: Case) -> None:
             raise Finding(traps.EMPTY, f"{empty}: another result every time")
     for empty in cases:
         for t in empty.results():
-            if t.numel() > 2**20:
+            if t.numel() > MANY:
                 raise Finding(traps.EMPTY, f"{empty}: an output of shape {list(t.shape)}")
 
 

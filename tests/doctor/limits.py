@@ -1,0 +1,303 @@
+"""Operators at the limits of what columns apply to, and what each column says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from doctor.aten import make
+from doctor.defects.declare import Twin
+from fusewheel.doctor.columns import COLUMNS
+from fusewheel.doctor.outcome import Status
+from torch import Tensor
+
+aten = torch.ops.aten
+WORKS, REFUSES, NO = Status.WORKS, Status.REFUSES, Status.NOT_APPLICABLE
+Names = tuple[str, ...]
+X = make(3, 4)
+
+# Columns by what they need.
+EXACT: Names = ("forward mode", "jvp", "jacrev", "jacfwd")
+JACOBIANS: Names = ("jacrev", "jacfwd", "hessian")
+TRANSFORMED: Names = ("grad", "vjp", "hessian", "vmap of grad", "functional_call")
+KEPT: Names = ("saved hooks", "changed input", "unused output", "checkpoint", "selective")
+GRAPH: Names = (*KEPT, *TRANSFORMED, "compiled backward", "second", "detached")
+SIZES: Names = ("compiled sizes", "dynamic export")
+VECTORS: Names = ("gaps", "expanded")
+MATRICES: Names = ("permuted", "overlapping")
+LAYOUTS: Names = (*VECTORS, *MATRICES)
+NO_VECTOR, NO_MATRIX = (f"no floating tensor of {n} dimensions that is only read" for n in (1, 2))
+AUTOCAST: Names = ("autocast", "CUDA autocast")
+PROCESSES: Names = ("fork", "spawn")
+GROUPS: Names = ("DTensor", "FSDP2")
+IN_CPP: Names = ("C++ TorchScript", "C++ package")
+PLAIN: Names = ("eager", "registration", "schema", "profiler", "empty", "0-dim")
+FAKES: Names = ("fake", "meta")
+DISPATCHER: Names = ("registration", "selective", "opcheck", "meta", "copies", *PROCESSES)
+RANDOM: Names = tuple(
+    c.name for c in COLUMNS if c.name not in {*PLAIN, *FAKES, "written", "opcheck", "scalars"}
+)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a column says of one call.
+
+    Attributes:
+        column: its name.
+        status: what it must find.
+        reason: the exact words.
+        op: the operator.
+        arguments: its arguments.
+    """
+
+    column: str
+    status: Status
+    reason: str
+    op: Any
+    arguments: tuple[Any, ...]
+
+
+LIMITS: list[Limit] = []
+
+
+def limit(
+    op: Any,
+    *arguments: Any,
+    works: Names = (),
+    no: Mapping[str, Names] = MappingProxyType({}),
+    refuses: Mapping[str, Names] = MappingProxyType({}),
+) -> None:
+    """Declares a call, the columns in which it works, and for each reason those in which it does
+    not apply, or is refused.
+    """
+    for status, reasons in ((WORKS, {"": works}), (NO, no), (REFUSES, refuses)):
+        for reason, columns in reasons.items():
+            LIMITS.extend(Limit(column, status, reason, op, arguments) for column in columns)
+
+
+def operator(kernel: Callable[..., Any], *schema: str, **settings: Any) -> Any:
+    """An operator of the dispatcher, under the name of its kernel."""
+    return Twin(f"limit_{kernel.__name__}", faulty=False).operator(kernel, *schema, **settings)
+
+
+def unless(condition: Callable[[Tensor], bool], message: str) -> Callable[[Tensor], Tensor]:
+    """Squares a tensor unless a condition holds, which is an error of two lines."""
+
+    def function(x: Tensor) -> Tensor:
+        if condition(x):
+            raise RuntimeError(f"{message}\nfound: another")
+        return x * x
+
+    return function
+
+
+def twice(x: Tensor) -> Tensor:
+    return x * 2
+
+
+def without_gradient(x: Tensor) -> Tensor:
+    return x * 2
+
+
+def in_pieces(x: Tensor) -> Tensor:
+    return x.sin() * 2
+
+
+def scaled(x: Tensor, factor: float) -> Tensor:
+    return x * factor
+
+
+def unscaled(x: Tensor, factor: float) -> Tensor:
+    return x * 2
+
+
+def same_dtypes(x: Tensor, y: Tensor) -> Tensor:
+    if x.dtype != y.dtype:
+        raise RuntimeError("y must have the dtype of x\nfound: another")
+    return x * y
+
+
+def nowhere(x: Tensor) -> Tensor:
+    raise NotImplementedError("not on this device")
+
+
+def first_alone(x: Tensor, y: Tensor) -> Tensor:
+    return x * x.expand_as(y)
+
+
+def two_results(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return x * y, x.sum()
+
+
+def second_back(x: Tensor, y: Tensor) -> Tensor:
+    return y.view(y.shape)
+
+
+def little(x: Tensor) -> Tensor:
+    return in_float32(x) * 1e-4
+
+
+def much(x: Tensor) -> Tensor:
+    return in_float32(x) * 1e3
+
+
+limit(
+    *(aten.bernoulli.p, X, 0.5),
+    works=(*PLAIN, *FAKES),
+    no={
+        "random": RANDOM,
+        "no float argument": ("scalars",),
+        "writes nothing": ("written",),
+        "opcheck is for custom operators": ("opcheck",),
+    },
+)
+limit(
+    *(aten.floor.default, X),
+    works=(*PLAIN, *FAKES, *AUTOCAST, "fork", "compiled sizes", "no grad"),
+    no={
+        "not differentiable": (*GRAPH, *EXACT, "gradient", "FSDP2"),
+        "no module to import is known": ("spawn",),
+    },
+)
+limit(
+    *(aten.bitwise_not.default, torch.arange(12).view(3, 4)),
+    works=("fork", "no grad"),
+    no={
+        "no floating tensor": (*GRAPH, *EXACT, "gradient", "vmap", "0-dim"),
+        NO_VECTOR: VECTORS,
+        NO_MATRIX: MATRICES,
+        "no float32 tensor": AUTOCAST,
+    },
+)
+limit(
+    *(twice, X),
+    works=("profiler", "trace", "script", "free threads"),
+    no={
+        "not a dispatcher operator": DISPATCHER,
+        "not a dispatcher operator: no schema": ("schema", "scalars"),
+        "one output": ("unused output",),
+        "writes nothing": ("written",),
+    },
+)
+limit(
+    *(aten.pow.Tensor_Scalar, X, 3),
+    works=("fork", *AUTOCAST),
+    no={"no float argument": ("scalars",)},
+)
+limit(
+    *(operator(without_gradient), X),
+    works=("compile", "no grad"),
+    no={"backward gives no gradient": GRAPH, "defined in Python": IN_CPP},
+)
+limit(
+    *(operator(in_pieces, keys=("CompositeImplicitAutograd",), fake=None), X),
+    no={"decomposes into others before a policy sees it": ("selective",)},
+)
+limit(
+    *(unless(lambda x: x.dtype != torch.float16, "x must be float16"), X.half()),
+    no={
+        "takes neither float32 nor float64": ("gradient", "detached"),
+        "takes no float64": (*EXACT, "second", "hessian"),
+        "no float32 tensor": AUTOCAST,
+    },
+)
+in_float32 = unless(lambda x: x.dtype != torch.float32, "x must be float32")
+limit(
+    *(in_float32, X),
+    no={"takes no float64": (*EXACT, "second", "hessian")},
+    refuses={"mixed dtypes: x must be float32": AUTOCAST},
+)
+# How exact finite differences are depends on the size of the values.
+limit(little, X, works=("gradient", "detached"))
+limit(much, X, works=("gradient", "detached"))
+limit(aten.exp.default, make(10, 10), works=(*JACOBIANS, *EXACT))
+limit(
+    *(aten.exp.default, make(10, 20)),
+    works=("forward mode",),
+    no={"no sample of at most 100 elements": JACOBIANS},
+)
+limit(
+    *(aten.exp.default, make(15, 15)),
+    works=("gradient", "detached"),
+    no={"no sample of at most 200 elements": (*EXACT, "second", "hessian")},
+)
+limit(
+    *(aten.expand.default, make(3, 1), [3, 50]),
+    works=("hessian",),
+    no={
+        "no sample of at most 100 elements": ("jacrev", "jacfwd"),
+        "gives a view": ("changed input", "no grad"),
+    },
+    refuses={"no dimension may be empty": ("empty",)},
+)
+limit(
+    *(aten.exp.default, make()),
+    works=("0-dim", "no grad"),
+    no={
+        "no dimensions": ("empty",),
+        "no dimension of more than one element": SIZES,
+        NO_VECTOR: VECTORS,
+        NO_MATRIX: MATRICES,
+        "a tensor without dimensions": ("FSDP2",),
+    },
+)
+limit(aten.exp.default, make(4), works=VECTORS, no={NO_MATRIX: MATRICES})
+limit(
+    *(aten.exp.default, make(1, 4)),
+    works=LAYOUTS,
+    no={"no dimension of more than one element": SIZES},
+)
+limit(aten.exp.default, make(2, 3), works=(*SIZES, *LAYOUTS))
+limit(aten.exp.default, make(3, 1).expand(3, 4), works=(*EXACT, "gradient", "second"))
+limit(
+    *(aten.exp.default, make(0, 4)),
+    works=("schema", "deterministic", "fork"),
+    no={NO_VECTOR: VECTORS, NO_MATRIX: MATRICES, "no floating tensor": ("0-dim",)},
+)
+limit(aten.mul.Tensor, X, make(0, 1, 1), no={"no floating tensor": ("0-dim",)})
+for rows in (range(3, 16), (3, *range(16, 22))):
+    cannot_grow = unless(lambda x, rows=rows: x.shape[0] not in rows, "x must have other rows")
+    limit(cannot_grow, X, no={"the leading dimension cannot grow": SIZES})
+limit(
+    *(unless(lambda x: not x.is_contiguous(), "x must be contiguous"), X),
+    refuses={"x must be contiguous": LAYOUTS},
+)
+limit(
+    *(unless(lambda x: bool((x[:1] == x[1:]).all()), "rows must differ"), X),
+    refuses={"rows must differ": ("expanded",)},
+)
+limit(
+    *(unless(lambda x: not x.dim(), "x must have a dimension"), X),
+    refuses={"x must have a dimension": ("0-dim",)},
+)
+limit(unless(lambda x: x.shape == (1,), "x must have no dimension"), X, works=("0-dim",))
+limit(same_dtypes, X, X, refuses={"mixed dtypes: y must have the dtype of x": AUTOCAST})
+limit(first_alone, X, X, works=("gradient", *EXACT, "second", *AUTOCAST))
+limit(two_results, X, X, works=("gradient", "unused output", "second", "no grad"))
+# Whole numbers beside a result, of which there is no derivative.
+limit(aten.max.dim, X, 1, works=("gradient", *EXACT, *TRANSFORMED, *KEPT[:2], "checkpoint"))
+limit(
+    aten.mul.Tensor, X, (make(4) - 1).log(), works=("saved hooks", "forward mode", "deterministic")
+)
+# A composite that gives its argument back, which its schema does not say.
+limit(aten.dropout.default, X, 0.5, False, works=("schema",))
+SECOND = "(Tensor x, Tensor(a) y) -> Tensor(a)"
+limit(operator(second_back, SECOND, fake=second_back), X, make(4), works=("schema",))
+limit(
+    *(aten.exp.default, X.to("meta")),
+    no={
+        "not on a CPU": ("huge", *GROUPS),
+        "the program is for a CPU": IN_CPP,
+    },
+)
+for first in (make(0, 4), make(1, 4), make(2, 4), make()):
+    limit(aten.mul_.Tensor, first, make(4)[: first.dim()].sum(), works=("written",))
+limit(aten.bitwise_or_.Tensor, torch.arange(6).view(3, 2), torch.tensor(1), works=("written",))
+limit(nowhere, X, no={"no kernel for CUDA": ("CUDA graph", "CUDA autocast")})
+for kernel in (scaled, unscaled):
+    op = operator(kernel, "(Tensor x, float f) -> Tensor", fake=lambda x, f: torch.empty_like(x))
+    limit(op, X, 2.0, works=("scalars", "fork", "script"))
