@@ -30,6 +30,7 @@ PARTS = {
         *("distributed", "patterns", "backends", "releasing", "contributing"),
     ),
     "Reference": (
+        "settings",
         "operators-reference",
         "api",
         "compatibility",

@@ -126,7 +126,20 @@ def _register_lora() -> None:
         )
 
 
+def _register_backend() -> None:
+    try:
+        importlib.import_module("fusewheel.transformers._accelerate").register_backend()
+    except Exception as error:
+        # As above: the import of accelerate must not fail.
+        _log.warning(
+            'the Trainer takes no torch_compile_backend="fusewheel": %s: %s; call '
+            'model.compile(backend="fusewheel") before you make the Trainer',
+            *(type(error).__name__, error),
+        )
+
+
 name_version_in_caches()
 # Importing DTensor takes long, and most programs do not need it.
 after_import("torch.distributed.tensor", _register_sharding)
 after_import("peft.tuners.lora.model", _register_lora)
+after_import("accelerate.utils.dataclasses", _register_backend)

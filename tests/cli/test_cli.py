@@ -16,7 +16,8 @@ from fusewheel.cli import bench, model
 from tiny_gguf import small_llama
 
 COMMANDS = [
-    *("info", "operators", "demo", "bench", "doctor", "explain", "quantize", "completion"),
+    *("info", "operators", "demo", "chat", "bench", "doctor", "explain", "quantize"),
+    "completion",
 ]
 
 

@@ -11,6 +11,7 @@ import fusewheel
 import pytest
 import torch
 from fusewheel.transformers._kernels import LAYERS, FusedRMSNorm, FusedRotary
+from neighbours import assert_call_as_good_as_eager
 from torch import Tensor, nn
 
 transformers = pytest.importorskip("transformers")
@@ -27,6 +28,7 @@ def test_the_mapping(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {name: set(devices) for name, devices in mapping.items()} == {
         "RMSNorm": {"cpu", "cuda"},
         "rotary_pos_emb": {"cpu", "cuda"},
+        **{name: {"cpu", "cuda"} for name in ("GeLU", "GeluTanh", "NewGELU", "FastGELU")},
     }
     assert mapping["RMSNorm"]["cpu"].load() is FusedRMSNorm
     assert str(mapping["RMSNorm"]["cpu"]) == "fusewheel's FusedRMSNorm"
@@ -71,6 +73,30 @@ def test_rotary(dim: int) -> None:
     cos, sin = torch.randn(2, 5, 8), torch.randn(2, 5, 8)
     got = FusedRotary()(q, k, cos, sin, dim)
     torch.testing.assert_close(got, apply_rotary_pos_emb(q, k, cos, sin, dim))
+
+
+@pytest.mark.parametrize(
+    ("layer", "name"),
+    [
+        ("GeLU", "GELUActivation"),
+        ("GeluTanh", "GELUTanh"),
+        ("NewGELU", "NewGELUActivation"),
+        ("FastGELU", "FastGELUActivation"),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_activations(layer: str, name: str, dtype: torch.dtype) -> None:
+    """Values and gradients, judged beside those of the layer that is replaced."""
+    kind = getattr(transformers.activations, name)
+    fused, replaced = LAYERS[layer].load()(), kind()
+    arguments = tuple(torch.randn(2, 2000).to(dtype).unbind())
+    assert_call_as_good_as_eager(_value_and_gradient, fused, replaced, arguments, layer)
+
+
+def _value_and_gradient(function: Any, arguments: tuple[Any, ...]) -> list[Tensor]:
+    x, grad = arguments[0].detach().requires_grad_(), arguments[1]
+    y = function(x)
+    return [y.detach(), *torch.autograd.grad(y, x, grad)]
 
 
 @pytest.mark.skipif(not HERE, reason="the package kernels is not installed")

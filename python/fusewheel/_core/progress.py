@@ -67,11 +67,15 @@ class LiveLine:
             room = shutil.get_terminal_size().columns - 1
             self._bar.set_description_str(text[:room])
 
-    def print(self, text: str) -> None:
-        """Print a line that stays."""
+    def close(self) -> None:
+        """Remove the line."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
+
+    def print(self, text: str) -> None:
+        """Print a line that stays."""
+        self.close()
         print(text, file=self._stream, flush=True)
 
 

@@ -9,7 +9,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from fusewheel._core.version import __version__
-from fusewheel.cli import bench, hand_on, info, model, operators
+from fusewheel.cli import bench, chat, hand_on, info, model, operators
 
 _EXITS = """\b
 Exit status:
@@ -63,7 +63,7 @@ def completion(shell: str) -> None:
 
 
 for _command in (
-    *(info.info, operators.operators, hand_on.demo, bench.bench, hand_on.doctor),
+    *(info.info, operators.operators, hand_on.demo, chat.chat, bench.bench, hand_on.doctor),
     *(model.explain, model.quantize, completion),
 ):
     _fusewheel.add_command(_command)

@@ -35,7 +35,7 @@ def explain(
 
     import fusewheel
 
-    with _as_usage_errors():
+    with as_usage_errors():
         if ":" in model:
             module, *inputs = _from_module(model)
             named: dict[str, Any] = {}
@@ -77,7 +77,7 @@ def quantize(
     """
     if target.exists() and not force and any(target.iterdir()):
         raise click.BadParameter(f"{target} is not empty; --force writes into it", param_hint="OUT")
-    with _as_usage_errors():
+    with as_usage_errors():
         from transformers import AutoModelForCausalLM
 
         from fusewheel.transformers import copy_tokenizer, save_quantized
@@ -90,7 +90,7 @@ def quantize(
 
 
 @contextlib.contextmanager
-def _as_usage_errors() -> Iterator[None]:
+def as_usage_errors() -> Iterator[None]:
     """What is missing ends the program with its reason and status 2, without a traceback."""
     try:
         yield

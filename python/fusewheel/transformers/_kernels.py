@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fusewheel.ops.activation.gelu import gelu
 from fusewheel.ops.norm.rms_norm import rms_norm
 from fusewheel.ops.rotary.rope import rope
 from fusewheel.transformers._layers import cast_of, epsilon_of
@@ -44,6 +45,28 @@ class FusedRotary(nn.Module):
         return q.transpose(1, 2), k.transpose(1, 2)
 
 
+class FusedGELU(nn.Module):
+    """The forward of the layers that transformers calls "GeLU"."""
+
+    can_torch_compile = False
+    has_backward = True
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The exact function, as PyTorch's default."""
+        return gelu(input)
+
+
+class FusedGELUTanh(nn.Module):
+    """The forward of "GeluTanh", "NewGELU" and "FastGELU": one formula, spelt in three ways."""
+
+    can_torch_compile = False
+    has_backward = True
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The approximation with the hyperbolic tangent."""
+        return gelu(input, "tanh")
+
+
 class _Layer:
     """An entry of the mapping: it gives a class, from here and not from a hub."""
 
@@ -57,11 +80,17 @@ class _Layer:
         return f"fusewheel's {self._layer.__name__}"
 
 
-LAYERS = {"RMSNorm": _Layer(FusedRMSNorm), "rotary_pos_emb": _Layer(FusedRotary)}
+LAYERS = {
+    "RMSNorm": _Layer(FusedRMSNorm),
+    "rotary_pos_emb": _Layer(FusedRotary),
+    "GeLU": _Layer(FusedGELU),
+    **dict.fromkeys(("GeluTanh", "NewGELU", "FastGELU"), _Layer(FusedGELUTanh)),
+}
 
 
 def register_kernels() -> None:
-    """Maps the layers "RMSNorm" and "rotary_pos_emb" of the package kernels to fused operators.
+    """Maps layers of the package kernels to fused operators: "RMSNorm", "rotary_pos_emb", "GeLU",
+    "GeluTanh", "NewGELU" and "FastGELU".
 
     Then `kernels.kernelize(model, mode=..., device="cpu")` uses them. More calls do no harm.
 

@@ -14,7 +14,7 @@ from fusewheel.quantization.model import quantize_
 from fusewheel.quantization.modules import LinearInt4, LinearInt8
 from fusewheel.quantization.report import QuantizationReport
 
-_SETTINGS, _WEIGHTS = "fusewheel.json", "model.safetensors"
+SETTINGS, _WEIGHTS = "fusewheel.json", "model.safetensors"
 
 
 def save_quantized(
@@ -60,7 +60,7 @@ def save_quantized(
             state[name] = tensor.contiguous()
     save_file(state, path / _WEIGHTS)
     about = {"fusewheel": __version__, **settings, "shared": shared}
-    (path / _SETTINGS).write_text(json.dumps(about, indent=2) + "\n")
+    (path / SETTINGS).write_text(json.dumps(about, indent=2) + "\n")
     return report
 
 
@@ -82,9 +82,9 @@ def load_quantized(folder: str | Path, **options: Any) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     path = Path(folder)
-    if not (path / _SETTINGS).is_file():
-        raise FileNotFoundError(f"load_quantized: folder must have a {_SETTINGS}, got {path}")
-    settings = json.loads((path / _SETTINGS).read_text())
+    if not (path / SETTINGS).is_file():
+        raise FileNotFoundError(f"load_quantized: folder must have a {SETTINGS}, got {path}")
+    settings = json.loads((path / SETTINGS).read_text())
     config = AutoConfig.from_pretrained(path)
     with init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(config, dtype=config.dtype, **options)
