@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 
+#include "append.h"
 #include "steps.h"
 
 namespace fusewheel::engine {
@@ -28,6 +29,7 @@ constexpr Listed kAten[] = {
     {"aten::cumsum", "", "Tid"},
     {"aten::div", "Tensor", "TT"},
     {"aten::embedding", "", "TTibb"},
+    {"aten::eq", "Tensor", "TT"},
     {"aten::exp", "", "T"},
     {"aten::ge", "Tensor", "TT"},
     {"aten::gt", "Tensor", "TT"},
@@ -40,7 +42,10 @@ constexpr Listed kAten[] = {
     {"aten::logical_or", "", "TT"},
     {"aten::lt", "Tensor", "TT"},
     {"aten::matmul", "", "TT"},
+    {"aten::maximum", "", "TT"},
+    {"aten::minimum", "", "TT"},
     {"aten::mul", "Tensor", "TT"},
+    {"aten::ne", "Tensor", "TT"},
     {"aten::neg", "", "T"},
     {"aten::reciprocal", "", "T"},
     {"aten::relu", "", "T"},
@@ -50,6 +55,7 @@ constexpr Listed kAten[] = {
     {"aten::sigmoid", "", "T"},
     {"aten::silu", "", "T"},
     {"aten::sin", "", "T"},
+    {"aten::softmax", "int", "Tid"},
     {"aten::sqrt", "", "T"},
     {"aten::tanh", "", "T"},
     {"aten::where", "self", "TTT"},
@@ -64,6 +70,8 @@ class Table {
       add({listed.name, listed.overload, listed.letters, 1, nullptr});
     }
     add({"engine::add", "", "TT", 1, add_step});
+    add({"engine::addmm", "", "TTT", 1, addmm_step});
+    add({"engine::append", "", "TT", 2, append_step});
     add({"engine::attention", "", "TTTF", 1, attention_step});
     for (auto kernel = direct_kernels(); kernel != nullptr; kernel = kernel->next) {
       if (kernel->results > 0) {  // those without a result write to an argument

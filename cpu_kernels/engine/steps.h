@@ -8,6 +8,9 @@ namespace fusewheel::engine {
 // (Tensor a, Tensor b) -> Tensor: the sum of floating numbers. The dispatcher's takes a Scalar.
 void add_step(StableIValue* stack, uint64_t, uint64_t);
 
+// (Tensor bias, Tensor a, Tensor b) -> Tensor: a @ b + bias. The dispatcher's takes two Scalars.
+void addmm_step(StableIValue* stack, uint64_t, uint64_t);
+
 // (Tensor q, Tensor k, Tensor v, float? scale) -> Tensor: attention of one query of each head to all
 // keys, by whichever of fusewheel's and PyTorch's kernels is faster for the sizes that came.
 void attention_step(StableIValue* stack, uint64_t, uint64_t);

@@ -9,7 +9,7 @@ import fusewheel
 import pytest
 import torch
 from compiler.test_models import SIZES, tokens
-from fusewheel.compiler.run.growing import append
+from fusewheel.engine.growing import append
 from nightly import NIGHTLY
 from oracle import assert_program_as_good_as_eager
 from torch._dynamo.utils import counters
@@ -233,6 +233,13 @@ def test_report() -> None:
         report = fusewheel.explain(_grow, past, new)
         assert report.count("append") == 0
         assert "disabled" in report.refusals[0].reason
+
+
+def test_without_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fusewheel.engine.growing, "step_letters", lambda operator: None)
+    report = fusewheel.explain(_grow, torch.randn(1, 2, 5, 4), torch.randn(1, 2, 1, 4))
+    assert report.count("append") == 0
+    assert "no CPU kernels are loaded" in report.refusals[0].reason
 
 
 def test_gradients_are_recorded() -> None:

@@ -35,6 +35,20 @@ def gated_reference(x: Tensor, gate: Tensor, up: Tensor) -> list[Tensor]:
     return [hidden, hidden + x]
 
 
+def grown() -> Program:
+    """A cache [1, 2, length, 4] that grows by a row, and attention of one query to it."""
+    writer = ProgramWriter()
+    length = writer.number("size", 0, 2)
+    more = writer.number("add", length, 1)
+    past = writer.input(torch.float32, (1, 2, length, 4), (8, 4, 8, 1))
+    new = writer.input(torch.float32, (1, 2, 1, 4), (8, 4, 4, 1))
+    both, kept = (writer.result(torch.float32, (1, 2, more, 4), (8, 4, 8, 1)) for _ in range(2))
+    writer.step("engine::append", (past, new), (both, kept), "cache.py:9")
+    shown = writer.result(torch.float32, (1, 2, 1, 4), (8, 4, 4, 1))
+    writer.step("engine::attention", (new, both, both, None), (shown,), "cache.py:10")
+    return writer.finish([both, kept, shown])
+
+
 def joined() -> Program:
     """Keys [1, 2, length, 4] and one more, seen through a transposed view; and half of them."""
     writer = ProgramWriter()

@@ -1,7 +1,7 @@
 """Caches of keys and values that grow by ``cat`` in a graph that fusewheel runs itself.
 
 transformers' ``DynamicCache`` makes a new tensor of all keys for each token. `append_rows` lets the
-new rows be written behind the old ones instead, see `fusewheel.compiler.run.growing`.
+new rows be written behind the old ones instead, see `fusewheel.engine.growing`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from fusewheel._torch.copy_on_write import AVAILABLE
 from fusewheel._torch.dynamo import mark_dynamic
 from fusewheel.compiler.cost.traffic import bytes_of
 from fusewheel.compiler.ir.canonical import view
@@ -25,7 +24,7 @@ from fusewheel.compiler.match.registry import APPEND
 from fusewheel.compiler.match.report import Recorder
 from fusewheel.compiler.match.strides import follow
 from fusewheel.compiler.match.switches import REASON, disabled
-from fusewheel.compiler.run.growing import LEAST, append
+from fusewheel.engine.growing import append, can_append
 
 _log = logging.getLogger("fusewheel.compiler")
 
@@ -126,7 +125,7 @@ def _check(context: Context, node: Node, pair: tuple[Node, Node]) -> None:
             raise Refuse("it is not made of ordinary tensors")
         require(tensor.device.type == "cpu", "it is only replaced on a CPU")
         require(tensor.dtype == result.dtype, "the new rows have another dtype")
-    require(AVAILABLE, "this torch has no copy-on-write tensors")
+    require(can_append(), "no CPU kernels are loaded, or this torch has no copy-on-write tensors")
     require(context.modes[node].functorch == 0, "it runs inside a torch.func transform")
     require(
         not context.effects.may_write_to([pair[0], node]),
@@ -137,10 +136,9 @@ def _check(context: Context, node: Node, pair: tuple[Node, Node]) -> None:
 def _replace(context: Context, node: Node, pair: tuple[Node, Node]) -> None:
     old = tensor_of(node)
     assert old is not None
-    _batch, heads, rows, size = old.shape
-    room = heads * (rows + LEAST) * size
+    batch, heads, _rows, size = old.shape
     with context.active(node):
-        new = old.as_strided(old.shape, (room, (rows + LEAST) * size, size, 1))
+        new = old.as_strided(old.shape, (heads * size, size, batch * heads * size, 1))
     values = follow(context, {node: new}, outputs=True)
     with context.effects.updating(values):
         for changed, value in values.items():

@@ -17,6 +17,8 @@ from fusewheel.compiler.ir.source import Line, line_of
 from fusewheel.compiler.lower.program import Lowered, write_program
 from fusewheel.compiler.lower.regions import Region, find_regions
 from fusewheel.compiler.lower.sizes import Inexpressible
+from fusewheel.compiler.lower.steps import dtype_of_number
+from fusewheel.engine.growing import keep
 
 _log = logging.getLogger("fusewheel.compiler")
 
@@ -120,7 +122,7 @@ def _replace(context: Context, region: Region, lowered: Lowered) -> None:
     inputs = []
     for given in lowered.inputs:
         if not isinstance(given, Node):
-            number = torch.tensor(given, dtype=torch.float64)
+            number = torch.tensor(given, dtype=dtype_of_number(given))
             given = add(graph.get_attr(_attribute(module, "number", number)))
         inputs.append(given)
     run = add(
@@ -130,10 +132,16 @@ def _replace(context: Context, region: Region, lowered: Lowered) -> None:
     )
     run.meta["stack_trace"] = next(iter(region.steps)).meta.get("stack_trace")
     key = "example_value" if "example_value" in last.meta else "val"
-    run.meta[key] = [node.meta.get(key) for node in lowered.outputs]
-    for index, node in enumerate(lowered.outputs):
-        item = add(graph.call_function(operator.getitem, (run, index)))
+    results = [*lowered.outputs, *lowered.kept]
+    run.meta[key] = [node.meta.get(key) for node in results]
+    items = [add(graph.call_function(operator.getitem, (run, i))) for i in range(len(results))]
+    for item, node in zip(items, results, strict=True):
         item.meta.update(node.meta)
+    found = dict(zip(lowered.outputs, items, strict=False))
+    for node, second in zip(lowered.kept, items[len(lowered.outputs) :], strict=True):
+        found[node] = add(graph.call_function(keep, (found[node], second)))
+        found[node].meta.update(node.meta)
+    for node, item in found.items():
         node.replace_all_uses_with(item)
     _clean(context, region, place)
 

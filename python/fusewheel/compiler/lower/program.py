@@ -15,6 +15,7 @@ from fusewheel.compiler.ir.metadata import tensor_of, value_of
 from fusewheel.compiler.ir.source import line_of
 from fusewheel.compiler.lower.regions import Region, outputs_of
 from fusewheel.compiler.lower.sizes import Sizes, bare_symbols, symbols_of
+from fusewheel.compiler.lower.steps import dtype_of_number
 from fusewheel.engine import Program, ProgramWriter, step_letters
 
 
@@ -26,11 +27,13 @@ class Lowered:
         program: the program.
         inputs: what it is called with: nodes, and numbers that become tensors without dimensions.
         outputs: the nodes whose values it returns.
+        kept: those of them whose second result it returns too, behind all others; in order.
     """
 
     program: Program
     inputs: list[Node | float]
     outputs: list[Node]
+    kept: list[Node]
 
 
 def write_program(graph: Graph, region: Region) -> Lowered:
@@ -50,6 +53,8 @@ class _Writer:
     values: dict[Any, int] = field(default_factory=dict)
     # The result that a node shows in another shape.
     bases: dict[Node, int] = field(default_factory=dict)
+    # The second result of a step whose node is the first one.
+    seconds: dict[Node, int] = field(default_factory=dict)
 
     def write(self) -> Lowered:
         nodes, numbers = self._inputs()
@@ -58,7 +63,7 @@ class _Writer:
             tensor = _tensor(node)
             self.values[node] = self._input(tensor, sizes)
         for number in numbers:
-            self.values[_key(number)] = self.writer.input(torch.float64, (), ())
+            self.values[_key(number)] = self.writer.input(dtype_of_number(number), (), ())
         for node, call in self.region.steps.items():
             letters = step_letters(call.operator) or ""
             arguments = list(map(self._argument, call.arguments, letters))
@@ -66,8 +71,9 @@ class _Writer:
             line = os.path.basename(line_of(node).source)
             self.writer.step(call.operator, arguments, results, line)
         outputs = outputs_of(self.region)
-        program = self.writer.finish([self.values[node] for node in outputs])
-        return Lowered(program, [*nodes, *numbers], outputs)
+        kept = [node for node in outputs if node in self.seconds]
+        returned = [*(self.values[n] for n in outputs), *(self.seconds[n] for n in kept)]
+        return Lowered(self.writer.finish(returned), [*nodes, *numbers], outputs, kept)
 
     def _inputs(self) -> tuple[list[Node], list[float]]:
         """The nodes that the region reads, and those whose sizes it needs; and its numbers."""
@@ -98,7 +104,8 @@ class _Writer:
     def _all_tensors(self, inputs: Iterable[Node]) -> Iterable[Tensor]:
         for node in (*inputs, *self.region.steps, *self.region.views):
             value = value_of(node)
-            yield from [value] if isinstance(value, Tensor) else value  # type: ignore[misc]
+            several = value if isinstance(value, (tuple, list)) else [value]
+            yield from (tensor for tensor in several if isinstance(tensor, Tensor))
 
     def _input(self, tensor: Tensor, sizes: Sizes) -> int:
         return self.writer.input(tensor.dtype, sizes.all(tensor.shape), sizes.all(tensor.stride()))
@@ -108,6 +115,9 @@ class _Writer:
         if isinstance(value, Tensor):
             if not call.reshaped:
                 self.values[node] = self._result(value)
+                if call.keeps:
+                    self.seconds[node] = self._result(value)
+                    return [self.values[node], self.seconds[node]]
                 return [self.values[node]]
             shape = _tensor(call.arguments[0]).shape
             dims = self.sizes.all(shape), self.sizes.all(_contiguous(shape))
@@ -133,6 +143,8 @@ class _Writer:
         return self.writer.view(of, *dims, sizes.write(offset))
 
     def _argument(self, argument: Any, letter: str) -> Any:
+        if letter == "I" and isinstance(argument, Node):
+            argument = value_of(argument)
         if letter in "LI":
             return [self._argument(item, "T" if letter == "L" else "i") for item in argument]
         value = value_of(argument) if isinstance(argument, Node) else argument

@@ -18,7 +18,7 @@ from torch.fx import Node
 from fusewheel.compiler.ir.metadata import tensor_of, value_of
 from fusewheel.compiler.ir.pattern import Context
 from fusewheel.compiler.ir.purity import is_pure
-from fusewheel.compiler.lower.sizes import bare_symbols, symbols_of
+from fusewheel.compiler.lower.sizes import bare_symbols, reads_sizes, sizes_in, symbols_of
 from fusewheel.compiler.lower.steps import Call, call_of
 from fusewheel.compiler.lower.views import shown_by
 from fusewheel.engine.program import DTYPES
@@ -30,7 +30,7 @@ class Region:
 
     Attributes:
         steps: the nodes that its program computes, in order.
-        views: the nodes that show memory of others; each with what it shows.
+        views: the nodes that show memory or sizes of others; each with what it shows.
         items: the nodes that are one result of a step with several, with that step and its number.
         end: the node that ends it, None if the graph does.
         reason: why it ends there.
@@ -71,7 +71,8 @@ def find_regions(context: Context, outside: set[Node]) -> Iterator[Region]:
             continue
         if node.op == "output" or (reason := _refusal(context, node, region, known, outside)):
             depends = any(source in region for source in node.all_input_nodes)
-            if node.op != "output" and not depends and (_is_quiet(node) or node in outside):
+            quiet = _is_quiet(node) or reads_sizes(node, known) or node in outside
+            if node.op != "output" and not depends and quiet:
                 continue
             if region.steps:
                 region.end = None if node.op == "output" else node
@@ -96,7 +97,11 @@ def _refusal(
         return "autocast or a transform is active"
     tensors = _tensors(value_of(node))
     if tensors is None:
-        return "its value is no tensor"
+        shown = next((source for source in node.all_input_nodes if source in region), None)
+        if shown is None or not reads_sizes(node, known):
+            return "its value is no tensor"
+        region.views[node] = shown
+        return ""
     for tensor in tensors:
         if tensor.device.type != "cpu" or tensor.layout != torch.strided:
             return "a tensor is not dense, or not on a CPU"
@@ -147,7 +152,7 @@ def _tensors(value: object) -> list[Tensor] | None:
 
 def _is_value(node: Node) -> bool:
     value = value_of(node)
-    return _tensors(value) is not None or isinstance(value, (int, float, bool, torch.SymInt))
+    return _tensors(value) is not None or isinstance(value, float) or sizes_in(value) is not None
 
 
 def _is_item(node: Node) -> bool:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import Node
 
-from fusewheel.compiler.ir.metadata import tensor_of
+from fusewheel.compiler.ir.metadata import tensor_of, value_of
+from fusewheel.compiler.ir.purity import is_pure
 from fusewheel.engine import Number, ProgramWriter
 
 _TWO_OPERANDS = {
@@ -48,6 +49,33 @@ def bare_symbols(tensor: Tensor) -> Iterator[tuple[Any, str, int]]:
         for dim, size in enumerate(sizes):
             if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
                 yield size.node.expr, kind, dim
+
+
+def sizes_in(value: object) -> tuple[Any, ...] | None:
+    """The sizes that a value consists of, such as a shape; None if it is something else."""
+    items = value if isinstance(value, tuple) else (value,)
+    return items if all(isinstance(item, (int, torch.SymInt)) for item in items) else None
+
+
+def reads_sizes(node: Node, known: Container[Any]) -> bool:
+    """Whether a node only reads or computes sizes, from these symbols."""
+    names = ("size", "stride", "dim", "numel", "storage_offset")
+    if node.op == "call_method":
+        reads = node.target in names
+    else:
+        reads = node.target is getattr or is_pure(node) or is_operator(node.target)
+    sizes = sizes_in(value_of(node)) if reads else None
+    return sizes is not None and all(
+        symbol in known
+        for size in sizes
+        if isinstance(size, torch.SymInt)
+        for symbol in size.node.expr.free_symbols
+    )
+
+
+def is_operator(target: object) -> bool:
+    """Whether a call is one of Python's operators."""
+    return getattr(target, "__module__", "") == "_operator"
 
 
 class Sizes:

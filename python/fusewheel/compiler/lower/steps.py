@@ -13,7 +13,9 @@ from torch.fx import Node
 from fusewheel._torch.overloads import OpOverload, OpOverloadPacket
 from fusewheel.compiler.ir.canonical import View, view
 from fusewheel.compiler.ir.metadata import same_sizes, tensor_of
-from fusewheel.engine import step_letters
+from fusewheel.compiler.ir.queries import is_of_one_query
+from fusewheel.engine import attention, step_letters
+from fusewheel.engine.growing import STEP, append
 
 _aten = torch.ops.aten
 
@@ -28,12 +30,15 @@ class Call:
             that becomes a tensor without dimensions.
         results: how many tensors it returns.
         reshaped: whether the node shows the result in another shape.
+        keeps: whether the node is the first of two equal results, and needs the second where it
+            leaves the program; see `fusewheel.engine.growing.keep`.
     """
 
     operator: OpOverload | str
     arguments: tuple[Any, ...]
     results: int = 1
     reshaped: bool = False
+    keeps: bool = False
 
 
 # fmt: off
@@ -63,6 +68,10 @@ def call_of(node: Node) -> Call | None:
     call = None
     if found is not None and not found.inplace and found.op in _CANONICAL:
         call = _CANONICAL[found.op](node, found)
+    elif target in (torch.addmm, _aten.addmm.default):
+        call = Call("engine::addmm", node.args) if not node.kwargs else None
+    elif target is append:
+        call = Call(STEP, node.args, keeps=True)
     elif target is F.embedding:
         call = _embedding(node)
     elif not node.kwargs and len(node.args) == 1:
@@ -95,20 +104,32 @@ def _unary(operator: OpOverload) -> Callable[[Node, View], Call]:
 
 def _binary(operator: OpOverload | str) -> Callable[[Node, View], Call | None]:
     def build(node: Node, found: View) -> Call | None:
-        result, left = tensor_of(node), found.args[0]
-        if result is None or tensor_of(left) is None:
+        left, *others = found.args
+        if tensor_of(node) is None or tensor_of(left) is None:
             return None
-        plain = [a for a in found.args if not isinstance(a, Node)]
-        # A number beside a tensor of integers may change the dtype of the result.
-        if plain and not (result.is_floating_point() and result.dtype == tensor_of(left).dtype):  # type: ignore[union-attr]
-            return None
-        if any(type(a) not in (int, float) for a in plain):
-            return None
-        if any(isinstance(a, Node) and tensor_of(a) is None for a in found.args):
-            return None
-        return Call(operator, found.args)
+        if all(_is_operand(left, other) for other in others):
+            return Call(operator, found.args)
+        return None
 
     return build
+
+
+def dtype_of_number(number: float) -> torch.dtype:
+    """The dtype of the tensor without dimensions that stands for a Python number."""
+    return torch.int64 if type(number) is int else torch.float64
+
+
+def _is_operand(left: Node, other: object) -> bool:
+    """Whether a program can compute something of both; a number may promote otherwise there."""
+    if isinstance(other, Node):
+        return tensor_of(other) is not None
+    if type(other) not in (int, float):
+        return False
+    tensor = tensor_of(left)
+    assert tensor is not None
+    sample = torch.empty([1] * tensor.dim(), dtype=tensor.dtype, device="meta")
+    number = torch.empty([], dtype=dtype_of_number(other), device="meta")  # type: ignore[arg-type]
+    return torch.result_type(sample, other) == torch.result_type(sample, number)  # type: ignore[call-overload]
 
 
 def _sum(node: Node, found: View) -> Call | None:
@@ -136,14 +157,18 @@ def _attention(node: Node, found: View) -> Call | None:
     names = ("dropout_p", "is_causal", "scale", "enable_gqa")
     if set(options) != set(names) or options["dropout_p"]:
         return None
-    query, key, mask = tensor_of(found.args[0]), tensor_of(found.args[1]), found.args[3]
-    if query is None or key is None:
-        return None
-    one = query.dim() == 4 and query.shape[2] == 1 and mask is None and not options["is_causal"]
-    if one and key.dim() == 4 and query.dtype != torch.float64:
-        return Call("engine::attention", (*found.args[:3], options["scale"]))
+    if is_of_one_query(found):
+        return Call(attention.STEP, (*found.args[:3], options["scale"]))
     operator = _aten.scaled_dot_product_attention.default
     return Call(operator, (*found.args, *(options[name] for name in names)))
+
+
+def _softmax(node: Node, found: View) -> Call | None:
+    result, source = tensor_of(node), tensor_of(found.args[0])
+    if result is None or source is None:
+        return None
+    dtype = None if result.dtype == source.dtype else result.dtype
+    return Call(_aten.softmax.int, (found.args[0], found.attrs["dim"], dtype))
 
 
 def _cast(node: Node, found: View) -> Call:
@@ -181,8 +206,10 @@ _CANONICAL: dict[str, Callable[[Node, View], Call | None]] = {
     "cast": _cast,
     "reshape": _copy,
     "contiguous": _copy,
+    "softmax": _softmax,
     "mul": _binary(_aten.mul.Tensor),
     "div": _binary(_aten.div.Tensor),
     "add": _sum,
     **{name: _unary(_UNARY[name]) for name in _NAMES},
+    **{name: _binary(operator) for name, operator in _COMPARISONS.items()},
 }

@@ -14,6 +14,7 @@ from torch.fx import GraphModule, Node
 
 from fusewheel.compiler.ir.pattern import Context
 from fusewheel.compiler.run.codegen import generate
+from fusewheel.compiler.run.decoding import decode
 from fusewheel.compiler.run.folding import fold
 from fusewheel.compiler.run.mask_dtypes import convert_masks
 from fusewheel.compiler.run.simplify import drop_dead, share, skip_copies
@@ -47,6 +48,7 @@ def execute(gm: GraphModule, lower: Lower | None = None) -> Callable[..., Any]:
     steps["constants"] = len(constants)
     if lower is not None:
         lower(context, constants)
+    steps["attentions of one query"] = decode(context)  # those outside of programs
     steps["unused"] += drop_dead(context, keep=constants)
     _log.info("executor: %s", ", ".join(f"{count} {what}" for what, count in steps.items()))
     gm.graph.lint()

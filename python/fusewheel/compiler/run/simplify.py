@@ -14,7 +14,7 @@ from fusewheel.compiler.ir.pattern import Context
 from fusewheel.compiler.ir.purity import escapes, is_pure, key_of, memory_of, unwritten
 
 # Operations whose result may be the same as their operand.
-_PASSING = frozenset({"cast", "contiguous", "expand", "permute", "reshape", "slice"})
+_PASSING = frozenset({"cast", "contiguous", "dropout", "expand", "permute", "reshape", "slice"})
 
 
 def drop_dead(context: Context, keep: Container[Node] = ()) -> int:
@@ -75,11 +75,15 @@ def skip_copies(context: Context) -> int:
         if found is None or found.inplace or found.op not in _PASSING:
             continue
         source = found.args[0]
-        if not isinstance(source, Node) or not _is_same(tensor_of(source), tensor_of(node)):
+        if not isinstance(source, Node):
             continue
-        # The operand may replace it only if nothing writes to that memory.
-        if escapes(node, results) or not unwritten(context.effects, [node], node, None):
-            continue
+        # Dropout that does nothing returns its operand, though example values may not show it.
+        if found.op != "dropout":
+            if not _is_same(tensor_of(source), tensor_of(node)):
+                continue
+            # The operand may replace it only if nothing writes to that memory.
+            if escapes(node, results) or not unwritten(context.effects, [node], node, None):
+                continue
         node.replace_all_uses_with(source)
         context.erase(node)
         count += 1

@@ -59,8 +59,12 @@ struct AttentionDecode {
                   dtype_of(k),
                   is_int8,
                   1};
-    // A task of one head would read a little of each line of pages.
-    args.shape.task_heads = args.k.head < args.k.key ? args.shape.kv_heads : 1;
+    // A task of one head would read a little of each line of pages. But few keys are divided by
+    // heads, so that there is work for several threads.
+    constexpr int64_t kMany = 4 * kDecodePart;
+    const bool many = paged || k.sizes()[0] * k.sizes()[2] >= kMany;
+    const bool beside = args.k.head < args.k.key && many;
+    args.shape.task_heads = beside ? args.shape.kv_heads : 1;
   }
 
   void allocate() {
