@@ -185,6 +185,11 @@ def _input_written(past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     return keys
 
 
+def _copied(past: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    keys = torch.cat([past, new], dim=-2)
+    return keys, keys.transpose(1, 2).contiguous().mul_(2)
+
+
 def _flat(past: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     keys = torch.cat([past, new], dim=-2)
     return keys, keys.view(-1)
@@ -205,6 +210,7 @@ def _other_dtype(past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
 REASONS = {
     _written: "the graph may write in place to the cache",
     _input_written: "the graph may write in place to the cache",
+    _copied: "a copy of the cache in the graph would become a view of it",
     _flat: "view depends on the layout of the result",
     _other_dtype: "the new rows have another dtype",
     _kept: None,  # it is no cache: nobody gets it

@@ -47,7 +47,7 @@ def _two_caches(x: Tensor, keys: Tensor, values: Tensor, other: Tensor) -> tuple
     x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) * other
     heads = x.view(1, 3, 2, 8).transpose(1, 2)
     keys, values = torch.cat([keys, heads], 2), torch.cat([values, heads * 2], 2)
-    flat = keys.transpose(1, 2).contiguous()
+    flat = keys.transpose(2, 3).contiguous()
     flat.mul_(2)
     return keys, values, flat, x.add_(1)
 
