@@ -141,8 +141,8 @@ def _replace(context: Context, node: Node, pair: tuple[Node, Node]) -> None:
     with context.active(node):
         new = old.as_strided(old.shape, (heads * size, size, batch * heads * size, 1))
     values = follow(context, {node: new}, outputs=True)
-    # The order of the rows may make `contiguous` or `reshape` return a view, which was a copy. A write
-    # to that copy must not reach the cache.
+    # In this order of memory `contiguous` or `reshape` may return a view, which was a copy before.
+    # A write to that copy must not reach the cache.
     before, now = memory_of([node]), {storage_of(new)}
     for changed, value in values.items():
         own = value if isinstance(value, Tensor) else None
