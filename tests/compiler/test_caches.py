@@ -190,6 +190,11 @@ def _copied(past: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor, torch.
     return keys, keys.transpose(1, 2).contiguous().mul_(2)
 
 
+def _shared(past: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    keys = torch.cat([past, new], dim=-2)
+    return keys, keys.transpose(1, 2).reshape(1, -1, 8)[:, 1:]
+
+
 def _flat(past: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     keys = torch.cat([past, new], dim=-2)
     return keys, keys.view(-1)
@@ -210,7 +215,9 @@ def _other_dtype(past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
 REASONS = {
     _written: "the graph may write in place to the cache",
     _input_written: "the graph may write in place to the cache",
-    _copied: "a copy of the cache in the graph would become a view of it",
+    # In the order of memory of a growing cache these copies would be views of it.
+    _copied: "contiguous would copy where it shares memory, or the reverse",
+    _shared: "an output would share memory where it is a copy, or the reverse",
     _flat: "view depends on the layout of the result",
     _other_dtype: "the new rows have another dtype",
     _kept: None,  # it is no cache: nobody gets it

@@ -96,7 +96,7 @@ def test_prompt_and_tokens(name: str, dtype: torch.dtype) -> None:
         call = torch.compile(model, backend=backend)
         results.append(continued(model, call, ids, DynamicCache()))
     same(results[1], results[0])
-    # In front of the rows that the cache grows by, and behind them: for the prompt, and for tokens.
+    # One for the prompt, and one for all tokens.
     assert engine.programs() == [1, 1]
     assert len(engine.calls()) < 12
 

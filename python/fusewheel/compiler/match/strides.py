@@ -9,7 +9,7 @@ the strides are the old ones again.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -42,6 +42,7 @@ def follow(
     """
     found: dict[Node, Any] = dict(changed)
     todo: list[Node] = []
+    moved = False  # whether a copy became a view, or the reverse
     for node in changed:
         _push(todo, node)
     while todo:
@@ -49,15 +50,21 @@ def follow(
         if node in found or is_assertion(node) or _reads_sizes(node):
             continue
         if node.op == "output":
-            if outputs:
+            if outputs or all(
+                _same_layout(value_of(n), v) for n, v in found.items() if node in n.users
+            ):
                 continue
             raise Refuse("the layout of an output would differ")
         old, new = value_of(node), _run(context, node, found)
-        if not _same_layout(old, new):
+        before, now = _shown(node, old, {}), _shown(node, new, found)
+        if before != now:
+            _check_unwritten(context, node)
+            moved = True
+        if before != now or not _same_layout(old, new) or (now and _memory(old) != _memory(new)):
             found[node] = new
             _push(todo, node)
-        elif _aliases(node, old, {}) != _aliases(node, new, found):
-            _check_unwritten(context, node)
+    if moved:
+        _check_results(context, found)
     return found
 
 
@@ -115,8 +122,27 @@ def _check_unwritten(context: Context, node: Node) -> None:
         raise Refuse(f"{node.name} would copy where it shares memory, or the reverse")
 
 
-def _aliases(node: Node, value: object, found: dict[Node, Any]) -> bool:
-    """Whether the value of a node shares memory with one of its inputs."""
-    own = {storage_of(tensor) for tensor in _tensors(value) or ()}
-    inputs = [found.get(argument, value_of(argument)) for argument in node.all_input_nodes]
-    return any(storage_of(t) in own for value in inputs for t in _tensors(value) or ())
+def _check_results(context: Context, found: dict[Node, Any]) -> None:
+    """Refuse if what the caller gets shares memory where it did not before, or the reverse."""
+    graph = context.graph
+    nodes = [*graph.find_nodes(op="placeholder"), *graph.output_node().all_input_nodes]
+    if _groups(map(value_of, nodes)) != _groups(found.get(node, value_of(node)) for node in nodes):
+        raise Refuse("an output would share memory where it is a copy, or the reverse")
+
+
+def _groups(values: Iterable[object]) -> list[int]:
+    """For each tensor, the number of the first one with the same memory."""
+    first: dict[int | None, int] = {}
+    keys = [storage_of(tensor) for value in values for tensor in _tensors(value) or ()]
+    return [first.setdefault(key, number) for number, key in enumerate(keys)]
+
+
+def _memory(value: object) -> set[int | None]:
+    return {storage_of(tensor) for tensor in _tensors(value) or ()}
+
+
+def _shown(node: Node, value: object, found: dict[Node, Any]) -> list[Node]:
+    """The inputs of a node whose memory its value shows."""
+    own = _memory(value)
+    inputs = node.all_input_nodes if own else ()
+    return [n for n in inputs if not own.isdisjoint(_memory(found.get(n, value_of(n))))]
