@@ -97,7 +97,7 @@ def test_arrays_of_a_window(inner: str) -> None:
         assert (last == 7).all()
         again, _ = call(last, new)
     assert torch.equal(again, torch.cat([torch.full((1, 2, 3, 4), 7.0), new], 2))
-    assert counters["fusewheel"]["append"] == 1
+    assert counters["fusewheel"]["append"] > 0
 
 
 def step(q: Tensor, keys: Tensor, values: Tensor, new: Tensor) -> tuple[Tensor, ...]:
