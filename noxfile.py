@@ -42,6 +42,10 @@ nox.options.sessions = ["tests"]
 nox.options.error_on_external_run = True
 nox.options.default_venv_backend = "virtualenv"
 
+# pip reads this: every session installs these versions of the tools. The night tries the newest.
+CONSTRAINTS = str(ROOT / "tools" / "constraints.txt")
+os.environ.setdefault("PIP_CONSTRAINT", CONSTRAINTS)
+
 # Of the newer ones there is no wheel for free-threaded Python 3.13.
 FREE_THREADED_TORCH = "torch>=2.10,<2.13"
 WHEELHOUSE = ROOT / "wheelhouse"
@@ -408,6 +412,7 @@ def nightly(session: nox.Session) -> None:
     index = os.environ.get("FUSEWHEEL_NIGHTLY_INDEX")
     if not index:
         session.error("FUSEWHEEL_NIGHTLY_INDEX must name the index that has torch's nightly builds")
+    session.env["PIP_CONSTRAINT"] = ""
     session.install("--pre", "--index-url", index, "torch")
     session.install(*TEST_TOOLS, *MODELS, *building.local(wheels, "fusewheel", *KERNEL_PACKAGES))
     session.run("pytest", "tests/ops", "tests/wheels", "tests/compiler", *session.posargs)
@@ -420,6 +425,27 @@ def sbom(session: nox.Session) -> None:
 
 
 @nox.session
+def release_dry_run(session: nox.Session) -> None:
+    """Tag a clone, build it, and install from an index on this machine, without an upload.
+
+    `-- --python 3.11 --without-torch 3.10 3.12` chooses Pythons; pip fetches torch for the first.
+    """
+    folder = Path(session.create_tmp()) / "release"
+    source, wheelhouse = folder / "source", folder / "wheelhouse"
+    shutil.rmtree(folder, ignore_errors=True)
+    session.install(*AUDIT_TOOLS)
+    session.run("python", "wheels/dry_run.py", "tag", str(source))
+    # Of the kernels those for the CPU: nvcc takes an hour for all GPUs.
+    building.kernel_wheels(session, source, wheelhouse, KERNEL_PACKAGES[:1])
+    session.run("python", "wheels/retag.py", str(wheelhouse), env=building.epoch())
+    building.front(session, wheelhouse, source)
+    session.run("python", "wheels/audit.py", *map(str, sorted(wheelhouse.glob("*.whl"))))
+    session.run("python", "wheels/sbom.py", str(wheelhouse))
+    chosen = session.posargs or ("--python", f"{sys.version_info[0]}.{sys.version_info[1]}")
+    session.run("python", "wheels/dry_run.py", "install", str(wheelhouse), *chosen)
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Check style, types and the workflows."""
     session.install(TORCH, "ruff", "mypy", "pytest", "nox", *TYPES, *WORKFLOW_TOOLS)
@@ -429,6 +455,30 @@ def lint(session: nox.Session) -> None:
     session.run("mypy")
     session.run("zizmor", "--offline", "--quiet", ".github")
     session.run("actionlint", "-shellcheck", "shellcheck")
+
+
+@nox.session
+def examples(session: nox.Session) -> None:
+    """Build, install and test what is made on top of fusewheel (`-- python backend template`).
+
+    `python` and `backend` are in packages/examples/, `template` is filled from packages/template/.
+    The C++ programs in packages/examples/cpp are built by `nox -s tests`.
+    """
+    chosen = session.posargs or ("python", "backend", "template")
+    wheels = building.build(session, *CPU_ONLY)
+    tools = ("pytest", "numpy", "scikit-build-core>=0.12", "hatchling", "copier>=9", *BUILD_TOOLS)
+    session.install(TORCH, *tools, *building.local(wheels, "fusewheel", "fusewheel-cpu"))
+    for name in chosen:
+        folder = Path(session.create_tmp()) / name
+        shutil.rmtree(folder, ignore_errors=True)
+        if name == "template":
+            template = str(ROOT / "packages" / "template")
+            session.run("copier", "copy", "--defaults", template, str(folder))
+        else:
+            shutil.copytree(ROOT / "packages" / "examples" / name, folder)
+        with session.chdir(folder):
+            session.install("--no-deps", "--no-build-isolation", ".")
+            _as_user(session, "-m", "pytest", "-q")
 
 
 @nox.session

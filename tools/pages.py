@@ -27,7 +27,7 @@ PARTS = {
     "How to": (
         *("modules", "transformers", "mixtures", "command-line", "quantization", "deployment"),
         "torchscript",
-        *("distributed", "patterns", "backends", "releasing", "contributing"),
+        *("distributed", "patterns", "own-operators", "backends", "releasing", "contributing"),
     ),
     "Reference": (
         "settings",

@@ -14,9 +14,13 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "packages").glob("*/README.md")),
+    *sorted((ROOT / "packages" / "examples").glob("*/README.md")),
 ]
 # A path is written from the root of the repository or from one of these.
 BASES = [ROOT, ROOT / "python" / "fusewheel"]
+# Files of a package made from the template, by the names that it has if nobody chooses others.
+TEMPLATE = ROOT / "packages" / "template" / "project"
+NAMES = {"my_operators": "{{ module }}", "scaled_square": "{{ operator }}"}
 # Of these there are many, or the reader chooses the name.
 PLACEHOLDER = re.compile(r"STEM|FAMILY|NAME|PACKAGE|\*+")
 SUFFIXES = (".py", ".pyi", ".cpp", ".cc", ".cu", ".h", ".md", ".toml", ".cmake", ".yml")
@@ -47,6 +51,11 @@ def _looks_like_a_path(name: str) -> bool:
 def _exists(name: str, page: Path) -> bool:
     pattern = PLACEHOLDER.sub("*", name).strip("/")
     if any(next(base.glob(pattern), None) for base in (*BASES, page.parent)):
+        return True
+    made = name
+    for default, variable in NAMES.items():
+        made = made.replace(default, variable)
+    if any((TEMPLATE / file).exists() for file in (made, f"{made}.jinja")):
         return True
     # Or the end of one: `simd/math.h`.
     return any(next((ROOT / folder).rglob(pattern), None) for folder in FOLDERS)

@@ -109,6 +109,17 @@ def test_workflows_name_sessions_that_exist() -> None:
         assert set(named) <= sessions, path.name
 
 
+def test_tools_have_one_version_everywhere() -> None:
+    text = (ROOT / "tools" / "constraints.txt").read_text()
+    held = dict(re.findall(r"^([a-z0-9-]+)==([\w.]+)", text, re.MULTILINE))
+    assert list(held) == sorted(held) and len(held) > 20
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    named = dict(re.findall(r"\[([a-z]+)==([\w.]+)\]", hooks))
+    assert named and named.items() <= held.items()
+    updates = yaml.safe_load((ROOT / ".github" / "dependabot.yml").read_text())["updates"]
+    assert ("pip", "/tools") in [(u["package-ecosystem"], u["directory"]) for u in updates]
+
+
 def test_files_for_the_repository_can_be_read() -> None:
     files = [*(ROOT / ".github").rglob("*.yml"), ROOT / ".pre-commit-config.yaml"]
     for path in (*files, ROOT / "CITATION.cff"):
