@@ -42,9 +42,8 @@ nox.options.sessions = ["tests"]
 nox.options.error_on_external_run = True
 nox.options.default_venv_backend = "virtualenv"
 
-# pip reads this: every session installs these versions of the tools. The night tries the newest.
-CONSTRAINTS = str(ROOT / "tools" / "constraints.txt")
-os.environ.setdefault("PIP_CONSTRAINT", CONSTRAINTS)
+# pip reads this: every session installs these versions of the tools. A path would end at a space.
+os.environ.setdefault("PIP_CONSTRAINT", (ROOT / "tools" / "constraints.txt").as_uri())
 
 # Of the newer ones there is no wheel for free-threaded Python 3.13.
 FREE_THREADED_TORCH = "torch>=2.10,<2.13"
@@ -412,7 +411,7 @@ def nightly(session: nox.Session) -> None:
     index = os.environ.get("FUSEWHEEL_NIGHTLY_INDEX")
     if not index:
         session.error("FUSEWHEEL_NIGHTLY_INDEX must name the index that has torch's nightly builds")
-    session.env["PIP_CONSTRAINT"] = ""
+    session.env["PIP_CONSTRAINT"] = ""  # the newest tools too
     session.install("--pre", "--index-url", index, "torch")
     session.install(*TEST_TOOLS, *MODELS, *building.local(wheels, "fusewheel", *KERNEL_PACKAGES))
     session.run("pytest", "tests/ops", "tests/wheels", "tests/compiler", *session.posargs)
