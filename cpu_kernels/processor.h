@@ -20,10 +20,10 @@ struct Choices {
   // after another, as AMD's processors read memory fastest. Intel's are faster with several rows
   // side by side.
   bool rows_in_turn;
-  // FUSEWHEEL_CPU_OWN_FLOAT32, _OWN_BFLOAT16 and _OWN_FLOAT16=0 or 1: whether linear_cross_entropy
-  // multiplies by the product of this library instead of ATen's. In float32 it does on AMD's
-  // processors, whose AVX-512 is not used by MKL, by which ATen multiplies; in the half types it does
-  // where the processor has no instructions for them.
+  // FUSEWHEEL_CPU_OWN_FLOAT32, _OWN_BFLOAT16 and _OWN_FLOAT16=0 or 1: whether linear_cross_entropy, and
+  // in the half types linear too, multiplies by the product of this library instead of ATen's. In
+  // float32 it does on AMD's processors, whose AVX-512 is not used by MKL, by which ATen multiplies; in
+  // the half types it does where the processor has no instructions for them.
   bool own_float32;
   bool own_bfloat16;
   bool own_float16;

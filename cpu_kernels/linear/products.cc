@@ -1,4 +1,5 @@
-// Every linear layer's products are those of matmul/.
+// Every linear layer's products: those of matmul/, or ATen's in half types that the processor has
+// instructions for. In float32 matmul/ is as fast, and has the same bits for any number of threads.
 
 #include <fusewheel/aten.h>
 #include <fusewheel/linear/products.h>
@@ -6,17 +7,59 @@
 #include "matmul/products.h"
 
 namespace fusewheel {
+namespace {
+
+// So few rows take as long as reading the weight does, which matmul/ does faster.
+constexpr int64_t kFewRows = 4;
+
+Tensor matrix_of(const RowMatrix& rows) {
+  return torch::stable::view(rows.tensor, {rows.count, rows.size});
+}
+
+bool is_fast_half(ScalarType dtype) {
+  return (dtype == ScalarType::BFloat16 || dtype == ScalarType::Half) && is_fast_in_aten(dtype);
+}
+
+bool is_for_aten(const Linear& call) {
+  const LinearWeight& weight = call.weight.weight;
+  const ScalarType dtype = call.y.scalar_type();
+  const bool same = weight.kind == WeightKind::kFloating && weight.dtype == dtype_of(call.y) &&
+                    (!call.bias.has_value() || call.bias->scalar_type() == dtype);
+  return same && is_fast_half(dtype) && call.x.count > kFewRows && call.x.size > 0;
+}
+
+// Gradients of a floating weight's layer in one dtype.
+bool is_for_aten(const RowMatrix& grad, const Tensor& other, const Tensor& result) {
+  const ScalarType dtype = grad.tensor.scalar_type();
+  return is_fast_half(dtype) && other.scalar_type() == dtype && result.scalar_type() == dtype &&
+         grad.count > 0 && grad.size > 0;
+}
+
+}  // namespace
 
 void multiply(const char*, Linear& call, int64_t rounded_by) {
+  if (is_for_aten(call)) {
+    const Tensor y = torch::stable::view(call.y, {call.x.count, call.weight.weight.rows});
+    return aten_linear(matrix_of(call.x), call.weight.data, call.bias, y);
+  }
   matmul(call.x, call.weight.weight, call.bias, call.y, rounded_by);
 }
 
 void multiply(const char*, LinearBackward& call) {
-  matmul_transposed(call.grad, call.weight.weight, call.grad_x);
+  const LinearWeight& weight = call.weight.weight;
+  if (weight.kind == WeightKind::kFloating &&
+      is_for_aten(call.grad, call.weight.data, call.grad_x)) {
+    const Tensor y = torch::stable::view(call.grad_x, {call.grad.count, weight.columns});
+    return aten_product(matrix_of(call.grad), call.weight.data, y);
+  }
+  matmul_transposed(call.grad, weight, call.grad_x);
 }
 
 // Sums of float64 are in float64, be the weight narrower or not.
 void multiply(const char*, LinearBackwardWeight& call) {
+  if (is_for_aten(call.grad, call.x.tensor, call.grad_weight)) {
+    return aten_product(transposed(matrix_of(call.grad)), matrix_of(call.x), call.grad_weight);
+  }
   const ScalarType dtype = call.grad_weight.scalar_type();
   Tensor sums = call.grad_weight;
   if (call.x.tensor.scalar_type() == ScalarType::Double) {

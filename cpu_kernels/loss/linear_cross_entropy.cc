@@ -83,17 +83,6 @@ class OwnProducts final : public LinearCrossEntropyBackend {
   std::optional<Tensor> transposed_;
 };
 
-// Whether ATen multiplies by the weight as fast as this CPU can.
-bool is_fast_in_aten(const Tensor& weight) {
-  switch (weight.scalar_type()) {
-    case ScalarType::Double: return true;
-    case ScalarType::BFloat16: return !choices().own_bfloat16;
-    case ScalarType::Half: return !choices().own_float16;
-    default:  // a transposed weight would have to be copied
-      return !choices().own_float32 || weight.strides()[1] != 1;
-  }
-}
-
 // In one order, whatever the number of threads.
 template <typename A>
 void sum_rows(const Tensor& rows, const Tensor& sum) {
@@ -108,7 +97,10 @@ void sum_rows(const Tensor& rows, const Tensor& sum) {
 }  // namespace
 
 void compute(const char*, LinearCrossEntropy& call) {
-  if (is_fast_in_aten(call.weight)) {
+  // A transposed weight in float32 would have to be copied.
+  const bool is_copied = call.weight.scalar_type() == ScalarType::Float &&
+                         call.weight.strides()[1] != 1;
+  if (is_copied || is_fast_in_aten(call.weight.scalar_type())) {
     AtenProducts(call).run(call, call.x.scalar_type());
   } else {
     OwnProducts(call).run(call, ScalarType::Float);

@@ -46,6 +46,15 @@ void run(MatmulArgs args) {
 
 }  // namespace
 
+bool is_fast_in_aten(ScalarType dtype) {
+  switch (dtype) {
+    case ScalarType::Double: return true;
+    case ScalarType::BFloat16: return !choices().own_bfloat16;
+    case ScalarType::Half: return !choices().own_float16;
+    default: return !choices().own_float32;
+  }
+}
+
 void matmul(const RowMatrix& x, const LinearWeight& weight, const std::optional<Tensor>& bias,
             Tensor& y, int64_t group_size) {
   RowMatrix a = widen(x, is_wide(y));

@@ -5,6 +5,9 @@
 
 namespace fusewheel {
 
+// Whether ATen multiplies matrices of this dtype as fast as this processor can.
+bool is_fast_in_aten(ScalarType dtype);
+
 // x [rows] @ weight^T + bias -> y. With a `group_size` above 0, x is rounded to int8 by groups of that
 // many (float64 never is): kInt4Block for 4-bit codes.
 void matmul(const RowMatrix& x, const LinearWeight& weight, const std::optional<Tensor>& bias,

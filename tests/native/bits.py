@@ -34,6 +34,8 @@ def main() -> None:
         leaves = [torch.randn(n, 500).to(dtype).requires_grad_() for n in (40, 300)]
         loss = fusewheel.linear_cross_entropy(*leaves, target)
         show(f"OWN_{name}", *torch.autograd.grad(loss, leaves))
+        y = fusewheel.linear(*leaves)
+        show(f"LINEAR_{name}", y.detach(), *torch.autograd.grad(y.sum(), leaves))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from .choices import AMX, LEVEL, VNNI, made, without
 
 LEVELS = ("baseline", "v3", "v4")
 OWN = ("OWN_FLOAT32", "OWN_BFLOAT16", "OWN_FLOAT16")
+LINEAR = {"LINEAR_BFLOAT16", "LINEAR_FLOAT16"}
 SWITCHES = (*OWN, "ROWS_IN_TURN", "VNNI", "AMX")
 
 
@@ -50,7 +51,10 @@ def test_each_switch_changes_the_bits():
             expected |= {"AMX", "AMX_BACKWARD"}
         if made(without() | {LEVEL: level})[VNNI] == "1":
             expected |= {"VNNI"}
-        assert {name for name in off if off[name] != on[name]} == expected, level
+        changed = {name for name in off if off[name] != on[name]}
+        assert changed - LINEAR == expected, level
+        # Where ATen has no instructions for half types, it may sum in the same order.
+        assert level < there()[-1] or changed & LINEAR
 
 
 def test_integers_have_the_same_bits_by_every_instruction():
