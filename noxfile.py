@@ -123,6 +123,8 @@ CPU_ONLY = ("fusewheel", "fusewheel-cpu")
 TORCH_AARCH64 = "torch==2.10.0"
 # Any Arm server has what it has; torch itself stops on less.
 EMULATED_PROCESSOR = "neoverse-n1"
+# What is made on top of fusewheel, by the folders in packages/examples/; the last is in packages/.
+EXAMPLES = {"python": "gated-mlp", "backend": "fusewheel-toy", "template": "my-operators"}
 # Programs the neon session runs, and the Debian packages they are in.
 CROSS_TOOLS = {"aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu", "qemu-aarch64": "qemu-user"}
 
@@ -441,7 +443,8 @@ def release_dry_run(session: nox.Session) -> None:
     session.run("python", "wheels/audit.py", *map(str, sorted(wheelhouse.glob("*.whl"))))
     session.run("python", "wheels/sbom.py", str(wheelhouse))
     chosen = session.posargs or ("--python", f"{sys.version_info[0]}.{sys.version_info[1]}")
-    session.run("python", "wheels/dry_run.py", "install", str(wheelhouse), *chosen)
+    arguments = (str(wheelhouse), "--torch", TORCH, *chosen)
+    session.run("python", "wheels/dry_run.py", "install", *arguments)
 
 
 @nox.session
@@ -463,11 +466,10 @@ def examples(session: nox.Session) -> None:
     `python` and `backend` are in packages/examples/, `template` is filled from packages/template/.
     The C++ programs in packages/examples/cpp are built by `nox -s tests`.
     """
-    chosen = session.posargs or ("python", "backend", "template")
     wheels = building.build(session, *CPU_ONLY)
     tools = ("pytest", "numpy", "scikit-build-core>=0.12", "hatchling", "copier>=9", *BUILD_TOOLS)
     session.install(TORCH, *tools, *building.local(wheels, "fusewheel", "fusewheel-cpu"))
-    for name in chosen:
+    for name in session.posargs or EXAMPLES:
         folder = Path(session.create_tmp()) / name
         shutil.rmtree(folder, ignore_errors=True)
         if name == "template":
@@ -478,6 +480,8 @@ def examples(session: nox.Session) -> None:
         with session.chdir(folder):
             session.install("--no-deps", "--no-build-isolation", ".")
             _as_user(session, "-m", "pytest", "-q")
+        # The next is tried without it: fusewheel loads every backend that it finds.
+        session.run("python", "-m", "pip", "uninstall", "--yes", "--quiet", EXAMPLES[name])
 
 
 @nox.session

@@ -2,11 +2,12 @@
 
     python wheels/dry_run.py tag FOLDER
         clones the last commit, writes what a release writes, commits and tags it
-    python wheels/dry_run.py install WHEELS [--python 3.11 ...] [--without-torch 3.10 ...]
+    python wheels/dry_run.py install WHEELS [--python 3.11 ...] [--torch torch==2.13.0]
+            [--without-torch 3.10 ...]
         serves the wheels of a folder as an index, and installs `fusewheel` in fresh environments
 
-With --python, pip brings what fusewheel asks for, torch too, and a program runs. With
---without-torch it brings the three packages alone: the files are looked at, and nothing runs that
+With --python, pip brings what fusewheel asks for, and a program runs; --torch is installed before.
+With --without-torch pip brings the packages alone: the files are looked at, and nothing runs that
 needs torch. A Python that is too old must be refused, and so must a version that was not published.
 """
 
@@ -30,6 +31,7 @@ import pythons
 
 ROOT = Path(__file__).resolve().parents[1]
 TOO_OLD = "3.9"
+URLS = '[project.urls]\nSource = "https://example.org/fusewheel"\n'
 # What somebody does first; the numbers are compared with PyTorch's.
 FIRST_PROGRAM = """
 import torch, fusewheel
@@ -62,6 +64,10 @@ def tag(folder: Path) -> str:
     text = changes.read_text(encoding="utf-8").replace("## [Unreleased]\n", heading, 1)
     changes.write_text(text, encoding="utf-8")
     who = ("-c", "user.name=dry run", "-c", "user.email=dry-run@localhost")
+    for project in folder.glob("packages/fusewheel*/pyproject.toml"):
+        text = project.read_text(encoding="utf-8")
+        if "[project.urls]" not in text:  # until the repository has a home
+            project.write_text(f"{text}\n{URLS}", encoding="utf-8")
     git = ("git", "-C", str(folder), *who)
     _run(*git, "commit", "--quiet", "--all", "--message", f"Release {found[1]}")
     name = f"v{found[1]}"
@@ -114,7 +120,9 @@ class Environment:
         return _run(self.python, "-I", "-c", program).strip()
 
 
-def install(wheels: Sequence[Path], full: Sequence[str], bare: Sequence[str]) -> list[str]:
+def install(
+    wheels: Sequence[Path], full: Sequence[str], bare: Sequence[str], torch: str
+) -> list[str]:
     """Publishes and installs; returns what was seen, a line for each step."""
     (front,) = (wheel for wheel in wheels if wheel.name.startswith("fusewheel-"))
     wanted = f"fusewheel=={front.name.split('-')[1]}"
@@ -125,6 +133,7 @@ def install(wheels: Sequence[Path], full: Sequence[str], bare: Sequence[str]) ->
         with served(folder) as address:
             for version in full:
                 environment = Environment(version, folder)
+                _must(environment.pip("install", torch), f"{version}: pip install {torch}")
                 done = environment.pip("install", "--extra-index-url", address, wanted)
                 _must(done, f"{version}: pip install {wanted}")
                 _must(environment.pip("check"), f"{version}: pip check")
@@ -163,12 +172,14 @@ def main(arguments: Sequence[str]) -> int:
     second = half.add_parser("install")
     second.add_argument("wheels", type=Path)
     second.add_argument("--python", nargs="+", default=[])
+    second.add_argument("--torch", default="torch")
     second.add_argument("--without-torch", nargs="+", default=[])
     given = parser.parse_args(arguments)
     if given.half == "tag":
         print(f"tagged {tag(given.folder)}")
         return 0
-    for line in install(sorted(given.wheels.glob("*.whl")), given.python, given.without_torch):
+    wheels = sorted(given.wheels.glob("*.whl"))
+    for line in install(wheels, given.python, given.without_torch, given.torch):
         print(line)
     return 0
 

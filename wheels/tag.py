@@ -2,8 +2,10 @@
 
     python wheels/tag.py v1.2.3
 
-The tag must be `v` and the version of `python/fusewheel/_core/version.py`; `CHANGELOG.md` must have
-a section of that version with a date; `CITATION.cff` must name it.
+The tag must be `v` and the version of `python/fusewheel/_core/version.py`. `CHANGELOG.md` must have
+a section of that version with a date, and `CITATION.cff` must name it. Packages in
+`packages/examples/` that ask for one version of fusewheel must ask for this one. Each package must
+say where its repository is.
 """
 
 from __future__ import annotations
@@ -31,6 +33,15 @@ def problems(tag: str, root: Path = ROOT) -> list[str]:
     citation = (root / "CITATION.cff").read_text(encoding="utf-8")
     if f"\nversion: {version}\n" not in citation:
         wrong.append(f"CITATION.cff must say 'version: {version}'")
+    for path in sorted(root.glob("packages/examples/*/pyproject.toml")):
+        asked = set(re.findall(r'"fusewheel[a-z-]*==([^"]+)"', path.read_text(encoding="utf-8")))
+        if asked - {version}:
+            name = path.relative_to(root).as_posix()
+            wrong.append(f"{name} must ask for fusewheel=={version}, got {sorted(asked)}")
+    for path in sorted(root.glob("packages/fusewheel*/pyproject.toml")):
+        if "\n[project.urls]\n" not in path.read_text(encoding="utf-8"):
+            name = path.relative_to(root).as_posix()
+            wrong.append(f"{name} must say in [project.urls] where the repository is")
     return wrong
 
 

@@ -51,6 +51,26 @@ def test_the_citation_names_the_version(tmp_path: Path) -> None:
     assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
+def test_packages_say_where_they_are_from_and_examples_ask_for_the_version(tmp_path: Path) -> None:
+    folder = repository(tmp_path)
+    for name in ("fusewheel", "examples/backend"):
+        (folder / "packages" / name).mkdir(parents=True)
+    project = folder / "packages" / "fusewheel" / "pyproject.toml"
+    project.write_text("[project]\n")
+    example = folder / "packages" / "examples" / "backend" / "pyproject.toml"
+    example.write_text('requires = ["fusewheel-cpu==1.2.2", "torch>=2.10"]\n')
+    old, nowhere = tag.problems("v1.2.3", folder)
+    assert old == (
+        "packages/examples/backend/pyproject.toml must ask for fusewheel==1.2.3, got ['1.2.2']"
+    )
+    assert nowhere.startswith("packages/fusewheel/pyproject.toml must say in [project.urls]")
+    project.write_text('[project]\n\n[project.urls]\nSource = "https://example.org"\n')
+    example.write_text('requires = ["fusewheel-cpu==1.2.3"]\n')
+    assert tag.problems("v1.2.3", folder) == []
+    with_pins = [path.read_text() for path in ROOT.glob("packages/examples/*/pyproject.toml")]
+    assert f'"fusewheel=={__version__}"' in "".join(with_pins)
+
+
 def test_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
     assert tag.main(["v0.0.0"]) == 1 and "error: the tag must be" in capsys.readouterr().err
     assert tag.main([]) == 2
