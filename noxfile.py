@@ -415,7 +415,8 @@ def nightly(session: nox.Session) -> None:
         session.error("FUSEWHEEL_NIGHTLY_INDEX must name the index that has torch's nightly builds")
     session.env["PIP_CONSTRAINT"] = ""  # the newest tools too
     session.install("--pre", "--index-url", index, "torch")
-    session.install(*TEST_TOOLS, *MODELS, *building.local(wheels, "fusewheel", *KERNEL_PACKAGES))
+    local = building.local(wheels, "fusewheel", *KERNEL_PACKAGES)
+    session.install(*TEST_TOOLS, *RELEASE_TEST_TOOLS, *MODELS, *local)
     session.run("pytest", "tests/ops", "tests/wheels", "tests/compiler", *session.posargs)
 
 
