@@ -22,6 +22,7 @@ CALL, ADD = "call", "torch.add"
 
 # Other runtimes.
 ORT_FP32, ORT_INT4, LLAMA_CPP = "ort-fp32", "ort-int4", "llama.cpp"
+ORT_INT8 = "ort int8"
 
 _NORMS = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm")
 
@@ -135,6 +136,11 @@ def quantized_goals(case: str) -> dict[str, float]:
 def unknown_goals() -> dict[str, float]:
     """Of a compiled model of which nothing is replaced."""
     return {INDUCTOR: 0.98}
+
+
+def encoder_goals(mode: str) -> dict[str, float]:
+    """Of a sentence encoder."""
+    return {"fusewheel": {EAGER: 1.0, INDUCTOR: 1.0}, "int8": {ORT_INT8: 1.2}}.get(mode, {})
 
 
 def judged(goals: Mapping[str, float], reached: Mapping[str, float]) -> dict[str, bool]:
