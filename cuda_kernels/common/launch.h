@@ -74,7 +74,9 @@ void launch(const char* op, void (*kernel)(Parameters...), dim3 grid, dim3 block
   }
 #if FUSEWHEEL_EMULATED
   (void)stream;
-  check(op, emulation::launch(op, address, grid, block, shared, [&] { kernel(arguments...); }));
+  // By reference: what the function holds stays on this thread's stack (see emulation/spaces.h).
+  const auto body = [&] { kernel(arguments...); };
+  check(op, emulation::launch(op, address, grid, block, shared, std::cref(body)));
 #else
   void* pointers[] = {const_cast<void*>(static_cast<const void*>(&arguments))...};
   check(op, cudaLaunchKernel(address, grid, block, pointers, shared, stream));

@@ -1,5 +1,5 @@
-// Sums and maxima over the threads of a row: blockDim.x of them, a multiple of a warp. A block has
-// blockDim.y rows.
+// Sums and maxima over the threads of a row: blockDim.x of them, a power of two. A block has
+// blockDim.y rows; short ones share a warp.
 #pragma once
 
 #include "launch.h"
@@ -21,22 +21,27 @@ struct Larger {
   }
 };
 
+// Over each `lanes` neighbours of a warp: a power of two.
 template <typename Combine, typename A>
-__device__ inline A warp_reduce(A value) {
+__device__ inline A warp_reduce(A value, int lanes = kWarp) {
 #pragma unroll
   for (int distance = kWarp / 2; distance > 0; distance /= 2) {
-    value = Combine()(value, __shfl_xor_sync(0xffffffffu, value, distance));
+    if (distance < lanes) {
+      value = Combine()(value, __shfl_xor_sync(0xffffffffu, value, distance));
+    }
   }
   return value;
 }
 
-// Every thread of the block must call it; each gets the result of its row. The order of the
-// additions depends on the block's shape alone, so the same call gives the same bits.
+// Every thread of the block must call it; each gets the result of its row. It is a barrier for the
+// threads of a row: one may then write where another has read before. The order of the additions
+// depends on the block's shape alone, so the same call gives the same bits.
 template <typename Combine, typename A>
 __device__ inline A row_reduce(A value) {
-  value = warp_reduce<Combine>(value);
+  value = warp_reduce<Combine>(value, static_cast<int>(blockDim.x));
   const unsigned warps = blockDim.x / kWarp;
-  if (warps == 1) {
+  if (warps <= 1) {
+    __syncwarp();
     return value;
   }
   __shared__ A results[kWarp];
@@ -69,9 +74,9 @@ __device__ inline A row_max(A value) {
 constexpr int kMaxRowThreads = 512;
 
 // The block of a kernel that gives each row of `items` a row of threads; short rows share a block
-// of about `threads`.
+// of about `threads`, a multiple of a warp.
 inline dim3 row_block(int64_t items, unsigned threads) {
-  unsigned x = kWarp;
+  unsigned x = 1;
   while (x < items && x < kMaxRowThreads) {
     x *= 2;
   }

@@ -4,13 +4,14 @@
 // What it finds: wrong results, reads and writes out of bounds (under AddressSanitizer), misaligned
 // vector accesses, a barrier or shuffle that not all threads reach, shared memory that a kernel has
 // not asked for, and a missing barrier if some order of the threads shows it: each thread runs until
-// it has to wait, in an order drawn from FUSEWHEEL_EMULATION_SEED (0 by default).
+// it has to wait, in an order drawn from FUSEWHEEL_EMULATION_SEED (0 by default). If somebody
+// watches (watch.h), also every race, every read of shared memory that nobody has written, and what
+// each instruction moves.
 //
 // What it cannot find: threads do not run at the same time, warps are not in lockstep, memory is
-// always coherent and launches are over when they return. So races between two accesses without a
-// barrier or shuffle between them, missing synchronisation of streams, too many registers, failed
-// launches and anything about speed stay unseen. A kernel's static shared memory keeps its values
-// from block to block. There are no atomics, no asynchronous copies and no tensor cores.
+// always coherent and launches are over when they return. So missing synchronisation of streams, too
+// many registers, failed launches and how long anything takes stay unseen. There are no atomics, no
+// asynchronous copies and no tensor cores.
 #pragma once
 
 #include "fibers.h"
@@ -52,7 +53,7 @@ inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
 inline void __syncthreads() { ::fusewheel::emulation::block.wait_for_block(); }
 
 inline void __syncwarp(unsigned mask = 0xffffffffu) {
-  ::fusewheel::emulation::block.exchange(mask, 0, 0);
+  ::fusewheel::emulation::block.exchange(mask, 0, 0, true);
 }
 
 template <typename T>

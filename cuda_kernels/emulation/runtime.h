@@ -47,7 +47,7 @@ inline cudaError_t launch(const char* name, const void* kernel, dim3 grid, dim3 
   if (shared > static_cast<size_t>(shared_memory.granted(kernel))) {
     return cudaErrorInvalidValue;
   }
-  block.run(name, grid, size, shared, std::move(body));
+  block.run(name, kernel, grid, size, shared, std::move(body));
   return cudaSuccess;
 }
 

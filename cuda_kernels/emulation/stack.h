@@ -15,6 +15,10 @@ namespace fusewheel::emulation {
 // A stack and where execution stands on it; without a stack of its own, the caller's.
 class Stack {
  public:
+  bool holds(uintptr_t address) const {
+    return address - reinterpret_cast<uintptr_t>(memory_.get()) < kSize;
+  }
+
 #if defined(__x86_64__)
   // Begins at `entry`, which never returns, as soon as somebody switches here.
   void prepare(void (*entry)()) {

@@ -86,14 +86,14 @@ __global__ void __launch_bounds__(kMaxRowThreads) forward(const Call call) {
 }
 
 template <int V, typename A>
-__device__ void add_to(A* totals, const A (&values)[V]) {
+__device__ void add_to(A* totals, int64_t i, int64_t size, const A (&values)[V]) {
   A sums[V];
-  load(totals, sums);
+  load_sums(totals, i, size, sums);
 #pragma unroll
   for (int k = 0; k < V; ++k) {
     sums[k] += values[k];
   }
-  store(totals, sums);
+  store_sums(totals, i, size, sums);
 }
 
 // With h = (x - mean) * rstd and g = grad * weight:
@@ -119,8 +119,8 @@ __global__ void __launch_bounds__(kMaxRowThreads, 1)  // the 1: rather fewer blo
                         use_shared ? own + args.size : partials[1]};
   for (int64_t i = first; parameters && i < columns; i += step) {
     const A zeros[V] = {};
-    store(totals[0] + i, zeros);
-    store(totals[1] + i, zeros);
+    store_sums(totals[0], i, args.size, zeros);
+    store_sums(totals[1], i, args.size, zeros);
   }
   // The same number of rounds for every thread of the block: they meet in the sums.
   const int64_t begin = chunk * args.count / args.chunks;
@@ -151,8 +151,8 @@ __global__ void __launch_bounds__(kMaxRowThreads, 1)  // the 1: rather fewer blo
         h[k] *= dy[k];
       }
       if (parameters) {
-        add_to(totals[0] + i, h);
-        add_to(totals[1] + i, dy);
+        add_to(totals[0], i, args.size, h);
+        add_to(totals[1], i, args.size, dy);
       }
     }
     const A mean_g = row_sum(sum) / static_cast<A>(args.size);
@@ -177,8 +177,8 @@ __global__ void __launch_bounds__(kMaxRowThreads, 1)  // the 1: rather fewer blo
   for (int64_t i = first; parameters && use_shared && i < columns; i += step) {
     for (int k = 0; k < 2; ++k) {
       A sums[V];
-      load(totals[k] + i, sums);
-      store(partials[k] + i, sums);
+      load_sums(totals[k], i, args.size, sums);
+      store_sums(partials[k], i, args.size, sums);
     }
   }
 }
@@ -219,12 +219,13 @@ void layer_norm_backward(const char* op, const Call& call, Stream stream) {
       const auto blocks = static_cast<unsigned>((args.chunks + block.y - 1) / block.y);
       launch(op, backward<T, V, Call>, blocks, block, use_shared ? needed : 0, stream, call,
              use_shared);
+      if (parameters) {
+        launch_sum_chunks<T, V>(op, args.weight_partials, args.grad_weight, args.chunks, args.size,
+                                stream);
+        launch_sum_chunks<T, V>(op, args.bias_partials, args.grad_bias, args.chunks, args.size,
+                                stream);
+      }
     });
-    if (parameters) {
-      launch_sum_chunks<T>(op, args.weight_partials, args.grad_weight, args.chunks, args.size,
-                           stream);
-      launch_sum_chunks<T>(op, args.bias_partials, args.grad_bias, args.chunks, args.size, stream);
-    }
   });
 }
 

@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kMaxRowThreads, 1)  // the 1: rather fewer blo
   A* total = use_shared ? shared + threadIdx.y * args.size : partial;
   for (int64_t i = first; i < columns; i += step) {
     const A zeros[V] = {};
-    store(total + i, zeros);
+    store_sums(total, i, args.size, zeros);
   }
   // The same number of rounds for every thread of the block: they meet in the sums.
   const int64_t begin = chunk * args.count / args.chunks;
@@ -109,14 +109,14 @@ __global__ void __launch_bounds__(kMaxRowThreads, 1)  // the 1: rather fewer blo
       load(grad + i, dy);
       load(x + i, h);
       load_weight(weight + i, gains, args.cast);
-      load(total + i, sums);
+      load_sums(total, i, args.size, sums);
 #pragma unroll
       for (int k = 0; k < V; ++k) {
         h[k] *= rstd;
         dot += dy[k] * gains[k] * h[k];
         sums[k] += dy[k] * (args.cast == RmsNormCast::kLlama ? round_to<T>(h[k]) : h[k]);
       }
-      store(total + i, sums);
+      store_sums(total, i, args.size, sums);
     }
     const A mean = row_sum(dot) / static_cast<A>(args.size);
     for (int64_t i = first; i < size; i += step) {
@@ -137,8 +137,8 @@ __global__ void __launch_bounds__(kMaxRowThreads, 1)  // the 1: rather fewer blo
   if (use_shared) {
     for (int64_t i = first; i < columns; i += step) {
       A sums[V];
-      load(total + i, sums);
-      store(partial + i, sums);
+      load_sums(total, i, args.size, sums);
+      store_sums(partial, i, args.size, sums);
     }
   }
 }
@@ -178,8 +178,8 @@ void rms_norm_backward(const char* op, const Call& call, Stream stream) {
       const auto blocks = static_cast<unsigned>((args.chunks + block.y - 1) / block.y);
       launch(op, backward<T, V, Call>, blocks, block, use_shared ? needed : 0, stream, call,
              use_shared);
+      launch_sum_chunks<T, V>(op, args.partials, args.grad_weight, args.chunks, args.size, stream);
     });
-    launch_sum_chunks<T>(op, args.partials, args.grad_weight, args.chunks, args.size, stream);
   });
 }
 

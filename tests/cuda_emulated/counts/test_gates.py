@@ -1,0 +1,67 @@
+"""Every operator's kernels stay within the gates, or where they were; and none of them races."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from cuda_emulated.counts.cases import CASES, OPERATORS, Case
+from cuda_emulated.counts.counted import counted
+from cuda_emulated.counts.figures import figures, missed
+from cuda_emulated.counts.launches import Instruction, Launch, watching
+from cuda_emulated.counts.missed import MISSED
+from fusewheel import ops
+from fusewheel.dispatch.operator import Make, Operator
+
+# No case: their products are ATen's, of which nothing is counted, or their kernels are others'.
+OF_ATEN = {
+    *(f"linear_{kind}_backward" for kind in ("int8", "int4", "blocks")),
+    *("linear_backward_x", "linear_backward_weight", "linear_blocks"),
+    *("linear_cross_entropy", "linear_cross_entropy_backward"),
+    *("grouped_linear", "grouped_linear_backward_x", "grouped_linear_backward_weight"),
+}
+OF_ATTENTION = {"attention_varlen", "attention_varlen_backward"}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_figures(case: Case):
+    assert missed(counted(case).figures) == MISSED.get(case.name, {})
+
+
+def test_what_is_missed_exists():
+    assert set(MISSED) <= {case.name for case in CASES}
+
+
+def test_every_operator_has_a_case():
+    assert {case.operator for case in CASES} == set(OPERATORS) - OF_ATEN - OF_ATTENTION
+
+
+@pytest.mark.parametrize("operator", ops.operators(), ids=lambda operator: operator.name)
+def test_no_race(operator: Operator):
+    for arguments in operator.samples(Make(torch.float32)):
+        with watching():
+            operator.overload(*arguments)
+
+
+GLOBAL = Instruction(0, False, False, 16, 10, 320, 5120, 160, 160, 0, 0)
+SHARED = replace(GLOBAL, shared=True, sectors=0, needed=0, passes=40, least_passes=40)
+GOOD = Launch("copies", 0, (1, 1, 1), (320, 1, 1), 0, 5120, 5120, (GLOBAL, SHARED))
+
+
+def test_a_good_launch_misses_no_gate():
+    assert missed(figures([GOOD, GOOD], 2 * GOOD.moved)) == {}
+
+
+@pytest.mark.parametrize(
+    ("gate", "launch"),
+    [
+        ("bytes", replace(GOOD, read=2 * GOOD.read)),
+        ("sectors", replace(GOOD, instructions=(replace(GLOBAL, sectors=320), SHARED))),
+        ("conflicts", replace(GOOD, instructions=(GLOBAL, replace(SHARED, passes=80)))),
+        ("lanes", replace(GOOD, instructions=(replace(GLOBAL, lanes=160), SHARED))),
+        ("wide", replace(GOOD, instructions=(replace(GLOBAL, width=4), SHARED))),
+    ],
+)
+def test_a_bad_launch_misses_its_gate(gate, launch):
+    assert set(missed(figures([launch], GOOD.moved))) == {gate}
