@@ -24,23 +24,23 @@ OUTSIDE = {
 }
 # The four kinds of pages, and the order in which they are read.
 PARTS = {
+    "Tutorials": ("first-model", "first-operator"),
     "How to": (
-        *("modules", "transformers", "mixtures", "command-line", "quantization", "deployment"),
-        "torchscript",
-        *("distributed", "patterns", "own-operators", "backends", "releasing", "contributing"),
+        *("modules", "transformers", "fine-tuning", "mixtures", "command-line", "quantization"),
+        *("deployment", "torchscript", "distributed", "debugging", "patterns"),
+        *("own-operators", "backends", "releasing", "contributing"),
     ),
     "Reference": (
-        "settings",
-        "operators-reference",
-        "api",
-        "compatibility",
-        "conformance",
-        "benchmarks",
-        "changelog",
+        *("settings", "operators-reference", "api", "compatibility", "conformance"),
+        *("benchmarks", "changelog"),
     ),
-    "Explanations": ("compiler", "engine", "architecture", "operators", "doctor"),
+    "Explanations": (
+        *("compiler", "small-backend", "operators", "jit-and-cpp", "one-wheel", "engine"),
+        *("architecture", "doctor"),
+    ),
 }
 CONF = ROOT / "tools" / "sphinx_conf.py"
+STYLE = ROOT / "tools" / "site.css"
 # Modules whose public names are in the reference, beside the operators.
 MODULES = (
     *("fusewheel", "fusewheel.nn", "fusewheel.transformers", "fusewheel.quantization"),
@@ -68,16 +68,65 @@ def page(text: str, of: Path) -> str:
     return re.sub(r"\[([^\]]*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)", link, text)
 
 
+def schema_text(schema: str) -> str:
+    """A schema with a line for each argument: `f(Tensor x, float eps) -> Tensor`."""
+    arguments, arrow, results = schema.rpartition(") -> ")
+    name, _, listed = arguments.partition("(")
+    lines = "".join(f"    {argument},\n" for argument in listed.split(", "))
+    return f"{name}(\n{lines}{arrow}{results}"
+
+
+def kernels() -> dict[str, list[str]]:
+    """The devices for which an operator has a kernel, from where the sources register it."""
+    folders = {
+        "CPU": ("packages/schema/operators", "cpu_kernels"),
+        "CUDA": ("packages/schema/operators", "cuda_kernels"),
+    }
+    found: dict[str, list[str]] = {}
+    for device, places in folders.items():
+        paths = [path for place in places for path in (ROOT / place).rglob("*.c*")]
+        texts = "".join(path.read_text(encoding="utf-8") for path in paths)
+        for name in set(re.findall(r'\(library,\s*"(\w+)"', texts)):
+            found.setdefault(name, []).append(device)
+    return found
+
+
+def facts(operator: Any, family: str, devices: Sequence[str]) -> str:
+    """A table of what the declaration of an operator says."""
+    rows = {
+        "family": family,
+        "kernels": ", ".join(devices),
+        "gradient": "an operator or a formula" if operator.backward else "that of the reference",
+        "autocast": operator.autocast or "converts nothing",
+        "counted floating-point operations": "yes" if operator.flops else "none",
+        "distributed tensors": "yes" if operator.sharding else "no",
+        "writes to": "an argument" if operator.mutates is not None else "nothing",
+    }
+    lines = [f"| {name} | {value} |" for name, value in rows.items() if value]
+    return "\n".join(["| | |", "|---|---|", *lines])
+
+
 def reference(functions: dict[str, Callable[..., Any]], operators: Sequence[Any]) -> str:
     """The page of the operators: what each computes, its schema, its kernels, its documentation."""
-    schemas = {o.name: str(o.overload._schema) for o in operators}
+    declared = {operator.name: operator for operator in operators}
+    devices = kernels()
     lines = ["# Operators", "", "Generated from the declarations of the operators.", ""]
+    lines += ["[Conformance](conformance.md) says in which part of PyTorch each of them works,"]
+    lines += ["[Benchmarks](benchmarks.md#operators) how fast each of them is.", ""]
     for name in sorted(functions):
         family = functions[name].__module__.split(".")[2]
-        lines += [f"## {name}", "", f"Family: {family}.", ""]
-        if name in schemas:
-            lines += ["```text", schemas[name].replace(", ", ",\n    "), "```", ""]
-        lines += ["```{eval-rst}", f".. autofunction:: fusewheel.{name}", "```", ""]
+        lines += [f"## {name}", "", "```{eval-rst}", f".. autofunction:: fusewheel.{name}", "```"]
+        if name in declared:
+            schema = schema_text(str(declared[name].overload._schema))
+            lines += [
+                "",
+                facts(declared[name], family, devices.get(name, [])),
+                "",
+                "```text",
+                schema,
+                "```",
+            ]
+        lines += [""]
     return "\n".join(lines)
 
 
@@ -127,6 +176,8 @@ def write(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     shutil.copy(CONF, folder / "conf.py")
+    (folder / "_static").mkdir()
+    shutil.copy(STYLE, folder / "_static")
     for picture in (ROOT / "docs").glob("*.png"):
         shutil.copy(picture, folder)
     for path in (ROOT / "docs").glob("*.md"):

@@ -17,9 +17,15 @@ myst_heading_anchors = 4
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 napoleon_numpy_docstring = False
+# Attributes as a list, not each with a heading of its own.
+napoleon_use_ivar = True
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 # In docstrings a word between single backticks is code.
 default_role = "code"
 pygments_style = "default"
+# Two hyphens stay two: they begin options.
+smartquotes_action = "q"
 
 
 def _tables(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
@@ -35,6 +41,18 @@ def _tables(app: Any, what: str, name: str, value: Any, options: Any, lines: lis
     lines[:] = found
 
 
+def _returns(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+    """What a function returns, as it is written: its first words are no type, a colon or not."""
+    if "Returns:" not in lines:
+        return
+    start = lines.index("Returns:")
+    end = next((i for i in range(start + 1, len(lines)) if lines[i][:1].strip()), len(lines))
+    text = [line[4:] for line in lines[start + 1 : end]]
+    lines[start:end] = [f":returns: {text[0]}", *(f"    {line}" for line in text[1:]), ""]
+
+
 def setup(app: Any) -> None:
     """Sphinx calls this."""
     app.connect("autodoc-process-docstring", _tables)
+    # Before the extension that reads the sections of docstrings.
+    app.connect("autodoc-process-docstring", _returns, priority=400)

@@ -42,10 +42,17 @@ def test_every_page_operator_and_public_name_is_on_the_site(tmp_path: Path) -> N
         r"autofunction:: fusewheel\.(\w+)$", pages["operators-reference.md"], re.M
     )
     assert operators == sorted(fusewheel.ops.functions())
-    assert "fusewheel::rms_norm(Tensor x" in pages["operators-reference.md"]
+    reference = pages["operators-reference.md"]
+    assert "fusewheel::rms_norm(\n    Tensor x,\n" in reference
+    assert reference.count("| kernels | CPU, CUDA |") > 20
     for name in ("fusewheel.explain", "fusewheel.nn.RMSNorm", "fusewheel.patch"):
         assert f":: {name}\n" in pages["api.md"], name
     assert pages["index.md"].count("{toctree}") == len(pages_of.PARTS)
+
+
+def test_a_schema_has_a_line_for_each_argument() -> None:
+    text = pages_of.schema_text("a::f(Tensor x, float eps) -> (Tensor y, Tensor z)")
+    assert text == "a::f(\n    Tensor x,\n    float eps,\n) -> (Tensor y, Tensor z)"
 
 
 def test_every_page_has_a_place() -> None:
