@@ -112,11 +112,11 @@ def test_an_operator_may_have_several_files_of_tests():
 def test_patterns_are_tested_by_name_and_models_last():
     folder = Path("python/fusewheel/compiler")
     first, others, models = tests_of.pattern_tests(folder / "patterns" / "gelu_mul.py", ROOT)
-    assert first.arguments == ("tests/compiler/test_gelu_mul.py",)
+    assert first.arguments == (tests_of.QUICK, "tests/compiler/test_gelu_mul.py")
     assert "tests/compiler/test_packed.py" in others.arguments
     assert models.arguments and all("models" in name for name in models.arguments)
     first, *_ = tests_of.pattern_tests(folder / "read" / "inverse_root.py", ROOT)
-    assert first.arguments[0] == "tests/compiler/test_inverse_root.py"
+    assert first.arguments[:2] == (tests_of.QUICK, "tests/compiler/test_inverse_root.py")
     assert "tests/compiler/test_layer_norm.py" in first.arguments
 
 

@@ -13,6 +13,7 @@ READ = "python/fusewheel/compiler/read"
 SHARED = {
     "cpu_kernels/simd/": ("tests/ops/test_vector_math.py",),
     "cpu_kernels/processor.": ("tests/native",),
+    "cpu_kernels/backend.": ("tests/ops/test_refusals.py", "tests/ops/loss/test_cross_entropy.py"),
     "cpu_kernels/matmul/": ("tests/quantization/test_rounding.py", "tests/native/test_choices.py"),
     "cuda_kernels/": ("tests/cuda_emulated",),
 }
@@ -20,6 +21,8 @@ SHARED = {
 NUMBERS = ("test_values.py", "test_autograd.py", "test_fuzz.py")
 # These say nothing of kernels that the others do not say, and take long.
 UNTRACED = ("test_compilers.py", "test_conformance.py", "test_unbacked.py", "test_huge.py")
+# Of patterns: hundreds of small graphs, in seconds.
+QUICK = "tests/compiler/test_near_misses.py"
 # Of columns: tests that have a column's name, the quickest first.
 COLUMNS = (
     "tests/doctor/test_limits.py",
@@ -124,11 +127,12 @@ def pattern_tests(path: Path, root: Path) -> list[Run]:
     }
     own = {f"test_{stem}" for stem in (path.stem, *stems)}
     known = sorted((f for f, count in counted.items() if count), key=lambda f: -counted[f])
-    # The tests of this name, those that speak of it, and whole models, which take longest.
+    # The quickest, the tests of this name, those that speak of it, and whole models, which take
+    # longest.
     first = [file for file in known if file.stem in own]
     models = [file for file in known if "models" in file.stem]
-    others = [file for file in known if file not in first and file not in models]
-    groups = (first, others, models)
+    others = [f for f in known if f not in (*first, *models, root / QUICK)]
+    groups = ([root / QUICK, *first], others, models)
     return [Run(tuple(str(f.relative_to(root)) for f in group)) for group in groups if group]
 
 

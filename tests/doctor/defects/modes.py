@@ -25,6 +25,24 @@ def mixes_what_is_cast(twin: Twin) -> Any:
     return function
 
 
+@planted("autocast", trap=traps.AUTOCAST, samples=[(random(4, 4),)])
+def mixes_its_gradient(twin: Twin) -> Any:
+    """The gradient of a product that was cast is mixed with what was not."""
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x @ x
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            return torch.lerp(grad if twin.faulty else grad.to(x.dtype), x, 0.5)
+
+    return Product.apply
+
+
 @planted("subclass", trap=traps.SUBCLASS)
 def reads_the_data(twin: Twin) -> Any:
     def function(x: Tensor) -> Tensor:

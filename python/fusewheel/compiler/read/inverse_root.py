@@ -48,7 +48,7 @@ class InverseRoot:
 
 
 def inverse_root(node: Node, *statistics: str) -> InverseRoot | None:
-    """The inverse root at a ``rsqrt``, ``sqrt`` or ``pow``; None if its argument is another one.
+    """The inverse root at a ``rsqrt``, ``sqrt`` or ``pow``; None if it is not one of a statistic.
 
     Args:
         node: the anchor.
@@ -58,8 +58,7 @@ def inverse_root(node: Node, *statistics: str) -> InverseRoot | None:
         Refuse: if epsilon is not a number.
     """
     found = view(node)
-    if found is None or found.op not in ("rsqrt", "sqrt", "pow"):
-        return None
+    assert found is not None
     if found.op == "pow" and (isinstance(found.args[1], Node) or found.args[1] != -0.5):
         return None
     total = found.args[0]

@@ -98,7 +98,7 @@ def _expand(value: object, variables: tuple[Node, ...], depth: int) -> Polynomia
     if value in variables:
         return {tuple(int(variable is value) for variable in variables): 1.0}
     found = _arithmetic(value)
-    if found is None or depth == 0:
+    if found is None or not depth:
         return None
     operands = []
     for argument in found.args:
