@@ -148,7 +148,7 @@ class Case:
             torch.rand(t.shape, generator=generator, dtype=torch.float64)
             .add_(0.5)
             .mul_(scale)
-            .to(t.dtype)
+            .to(t)
             for t in inputs
         )
 

@@ -5,20 +5,17 @@ from __future__ import annotations
 import ctypes
 import json
 from pathlib import Path
-from types import ModuleType
 
 import torch
+
+from fusewheel_toy import runtime
 
 _HERE = Path(__file__).parent
 
 # What a package for a real device does when it is imported: it names PyTorch's spare device.
 torch.ops.load_library(str(_HERE / "libtoy_device.so"))
 torch.utils.rename_privateuse1_backend("toy")
-_module = ModuleType("torch.toy")
-_module.is_available = lambda: True  # type: ignore[attr-defined]
-_module.device_count = lambda: 1  # type: ignore[attr-defined]
-_module.current_device = lambda: 0  # type: ignore[attr-defined]
-torch._register_device_module("toy", _module)
+torch._register_device_module("toy", runtime)
 
 # What fusewheel asks for (docs/backends.md).
 device = "toy"
