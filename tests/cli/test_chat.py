@@ -195,6 +195,16 @@ def test_what_is_wrong(
     assert message in capsys.readouterr().err
 
 
+def test_packages_that_are_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert cli.main(["chat", "model.gguf"]) == 2
+    assert "pip install transformers gguf" in capsys.readouterr().err
+    assert cli.main(["chat", "folder"]) == 2
+    assert "pip install transformers\n" in capsys.readouterr().err
+
+
 def test_a_template_that_refuses(loaded: tuple[Any, Any]) -> None:
     with pytest.raises(ValueError, match="does not take these messages: no system"):
         Conversation(*loaded, system="no")

@@ -193,6 +193,19 @@ def test_what_does_not_depend_on_a_program_stays_in_front() -> None:
     assert compare(function, torch.randn(3, 4), torch.randn(3, 4)).programs() == [1]
 
 
+def test_the_bytes_of_another_dtype() -> None:
+    """As in the blocks of a GGUF file: two bytes are a scale, the others are codes."""
+
+    def dequantized(ids: Tensor, weight: Tensor) -> Tensor:
+        blocks = F.embedding(ids, weight)
+        scale = blocks[..., :2].clone(memory_format=torch.contiguous_format).view(torch.float16)
+        return scale.float() * blocks[..., 2:].float() + 1
+
+    blocks = torch.randint(256, (10, 34), dtype=torch.uint8)
+    engine = compare(dequantized, torch.randint(10, (3, 5)), blocks)
+    assert engine.programs() == [2]
+
+
 def test_what_is_no_step_divides_programs() -> None:
     def function(x: Tensor) -> Tensor:
         y = torch.sort(F.silu(x).cos()).values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +79,7 @@ def chat(
         torch.manual_seed(seed)
     line = LiveLine(sys.stderr)
     line.show(f"loading {model}")
+    _check_packages(model)
     with as_usage_errors():
         loaded, tokenizer = _load(model, dtype, quantize)
         if tokenizer is None:
@@ -91,6 +93,14 @@ def chat(
         fusewheel.freeze(loaded)
     line.close()
     _talk(conversation, stats)
+
+
+def _check_packages(model: str) -> None:
+    needed = ["transformers", *(["gguf"] if model.lower().endswith(".gguf") else [])]
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        names = " ".join(missing)
+        raise click.UsageError(f"chat needs packages that are missing: pip install {names}")
 
 
 def _load(name: str, dtype: str | None, quantize: str | None) -> tuple[Any, Any]:

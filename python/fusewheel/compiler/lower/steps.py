@@ -179,7 +179,7 @@ def _cast(node: Node, found: View) -> Call:
 def _copy(node: Node, found: View) -> Call | None:
     """A copy in another shape, or in the order of memory."""
     source, result = tensor_of(found.args[0]), tensor_of(node)
-    if source is None or result is None:
+    if source is None or result is None or source.dtype != result.dtype:
         return None
     ordered = torch.contiguous_format if result.is_contiguous() else torch.preserve_format
     reshaped = not same_sizes(source.shape, result.shape)
