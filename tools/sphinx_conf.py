@@ -2,7 +2,9 @@
 
 from typing import Any
 
+from docutils import nodes
 from fusewheel import __version__
+from sphinx.domains.python import PyObject
 
 project = "fusewheel"
 author = "The fusewheel authors"
@@ -51,8 +53,21 @@ def _returns(app: Any, what: str, name: str, value: Any, options: Any, lines: li
     lines[start:end] = [f":returns: {text[0]}", *(f"    {line}" for line in text[1:]), ""]
 
 
+def _dashes(app: Any, tree: Any, name: str) -> None:
+    """A dash between an argument and its description, which Sphinx writes as two hyphens."""
+    for text in list(tree.findall(nodes.Text)):
+        if text.astext() == " -- ":
+            text.parent.replace(text, nodes.Text(" \N{EN DASH} "))
+
+
+for _field in PyObject.doc_field_types:
+    if _field.name == "variable":
+        _field.label = "Attributes"
+
+
 def setup(app: Any) -> None:
     """Sphinx calls this."""
+    app.connect("doctree-resolved", _dashes)
     app.connect("autodoc-process-docstring", _tables)
     # Before the extension that reads the sections of docstrings.
     app.connect("autodoc-process-docstring", _returns, priority=400)
