@@ -132,7 +132,8 @@ def pattern_tests(path: Path, root: Path) -> list[Run]:
     first = [file for file in known if file.stem in own]
     models = [file for file in known if "models" in file.stem]
     others = [f for f in known if f not in (*first, *models, root / QUICK)]
-    groups = ([root / QUICK, *first], others, models)
+    quick = [file for file in (root / QUICK,) if file.exists()]
+    groups = ([*quick, *first], others, models)
     return [Run(tuple(str(f.relative_to(root)) for f in group)) for group in groups if group]
 
 
