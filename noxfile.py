@@ -191,17 +191,22 @@ def cuda_emulated(session: nox.Session) -> None:
     Tests that trace or compile programs are left out: they say nothing of kernels that the tests on
     the CPU kernels do not say. `-- tests/ops tests/cuda_emulated` runs all, as every night.
     """
-    folder = Path(session.create_tmp()) / "wheels"
-    shutil.rmtree(folder, ignore_errors=True)
-    building.prepare(session, "fusewheel-cuda")
-    options = ("-Ccmake.define.FUSEWHEEL_EMULATED=ON", "-Cbuild-dir=build/emulated")
-    # With its lines: what is counted, and a race, has a place in the library.
-    building.wheel(session, "fusewheel-cuda", folder, *options, "-Cinstall.strip=false")
-    building.front(session, folder)
-    session.install(TORCH, *TEST_TOOLS, "transformers>=5.0")
-    session.install("--no-deps", *map(str, folder.glob("*.whl")))
+    _install_emulated(session)
     chosen = session.posargs or (*SAME_NUMBERS, "tests/ops", "tests/cuda_emulated", *UNTRACED)
     session.run("pytest", *_parallel(), *chosen, env=THREADS)
+
+
+@nox.session
+def cuda_counts(session: nox.Session) -> None:
+    """Count what the CUDA kernels move, compile them for their registers, write the page of both.
+
+    `-- counts` leaves the registers as they are, which take as long as a release's wheel.
+    """
+    _install_emulated(session)
+    env = {"PYTHONPATH": str(ROOT / "tests")}
+    if "counts" not in session.posargs:
+        session.run("python", "-m", "cuda_emulated.counts.resources", env=env)
+    session.run("python", "-m", "cuda_emulated.counts.page", env=env)
 
 
 @nox.session
@@ -566,6 +571,19 @@ def bench_peers(session: nox.Session) -> None:
         session.install(*peer, success_codes=range(256))
     arguments = ("-m", "benchmarks", "--table", "peers", *session.posargs)
     session.run("python", *arguments, env={"PYTHONPATH": str(ROOT / "tests")})
+
+
+def _install_emulated(session: nox.Session) -> None:
+    """Builds the CUDA kernels for the CPU and installs them with all that tests them."""
+    folder = Path(session.create_tmp()) / "wheels"
+    shutil.rmtree(folder, ignore_errors=True)
+    building.prepare(session, "fusewheel-cuda")
+    options = ("-Ccmake.define.FUSEWHEEL_EMULATED=ON", "-Cbuild-dir=build/emulated")
+    # With its lines: what is counted, and a race, has a place in the library.
+    building.wheel(session, "fusewheel-cuda", folder, *options, "-Cinstall.strip=false")
+    building.front(session, folder)
+    session.install(TORCH, *TEST_TOOLS, "transformers>=5.0")
+    session.install("--no-deps", *map(str, folder.glob("*.whl")))
 
 
 def _parallel() -> tuple[str, ...]:

@@ -32,7 +32,7 @@ PARTS = {
     ),
     "Reference": (
         *("settings", "operators-reference", "api", "compatibility", "conformance"),
-        *("benchmarks", "changelog"),
+        *("benchmarks", "cuda-counts", "changelog"),
     ),
     "Explanations": (
         *("compiler", "small-backend", "operators", "jit-and-cpp", "one-wheel", "engine"),

@@ -89,7 +89,7 @@ struct MergeMemory {
 // A row of threads has a row.
 template <typename T, int V>
 __global__ void __launch_bounds__(kMaxRowThreads)
-    forward(const __grid_constant__ MergeMemory<kMergeOperands> memory) {
+    merge_attention_rows(const __grid_constant__ MergeMemory<kMergeOperands> memory) {
   using A = Accumulate<T>;
   for (int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
        row < memory.args.rows.numel; row += static_cast<int64_t>(gridDim.x) * blockDim.y) {
@@ -126,7 +126,8 @@ __global__ void __launch_bounds__(kMaxRowThreads)
 // is the other one.
 template <typename T, int V>
 __global__ void __launch_bounds__(kMaxRowThreads)
-    backward(const __grid_constant__ MergeMemory<kMergeBackwardOperands> memory) {
+    merge_attention_backward_rows(
+        const __grid_constant__ MergeMemory<kMergeBackwardOperands> memory) {
   using A = Accumulate<T>;
   const int64_t count = memory.args.rows.numel;
   // Every thread takes part in the sums, also of rows beyond the last: those have size 0.
@@ -188,15 +189,15 @@ void dispatch(const MergeArgs<operands>& args, const Run& run) {
 
 void merge_attention_launch(const MergeAttentionArgs& args, Stream stream) {
   dispatch(args, [&](auto zero, auto lanes, const auto& memory, unsigned blocks, dim3 block) {
-    launch("merge_attention", forward<decltype(zero), decltype(lanes)::value>, blocks, block, 0,
-           stream, memory);
+    launch("merge_attention", merge_attention_rows<decltype(zero), decltype(lanes)::value>, blocks,
+           block, 0, stream, memory);
   });
 }
 
 void merge_attention_backward_launch(const MergeAttentionBackwardArgs& args, Stream stream) {
   dispatch(args, [&](auto zero, auto lanes, const auto& memory, unsigned blocks, dim3 block) {
-    launch("merge_attention_backward", backward<decltype(zero), decltype(lanes)::value>, blocks,
-           block, 0, stream, memory);
+    const auto kernel = merge_attention_backward_rows<decltype(zero), decltype(lanes)::value>;
+    launch("merge_attention_backward", kernel, blocks, block, 0, stream, memory);
   });
 }
 

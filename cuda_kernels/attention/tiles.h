@@ -219,9 +219,9 @@ template <int groups, typename T, typename Finish>
 __device__ void store_result(const Head<T>& to, int64_t first, int64_t column,
                              const Result<Accumulate<T>, groups>& result, const Finish& finish) {
   constexpr int V = kLanes<Accumulate<T>>;
-  struct alignas(V * sizeof(T)) Vector {
-    T values[V];
-  };
+  // One access, whatever a compiler makes of an array.
+  using Vector = std::conditional_t<V * sizeof(T) == sizeof(uint4), uint4, uint64_t>;
+  static_assert(sizeof(Vector) == V * sizeof(T), "a vector of results");
 #pragma unroll
   for (int i = 0; i < kOwnRows; ++i) {
     const int64_t row = first + own_row(i);
@@ -231,17 +231,19 @@ __device__ void store_result(const Head<T>& to, int64_t first, int64_t column,
       const int64_t live = row < to.rows ? to.size - at : 0;
       const bool whole = to.vectors && live >= V;
       T* own = to.data + row * to.row + at * to.element;
-      Vector vector;
+      T values[V];
 #pragma unroll
       for (int m = 0; m < V; ++m) {
-        narrow(finish(i, result[i][g][m]), vector.values[m]);
+        narrow(finish(i, result[i][g][m]), values[m]);
         if (!whole && m < live) {
-          own[m * to.element] = vector.values[m];
+          own[m * to.element] = values[m];
         }
       }
       if (whole) {
         FUSEWHEEL_EXPECT_ALIGNED(own, sizeof(Vector));
-        *reinterpret_cast<Vector*>(own) = vector;
+        Vector bits;
+        memcpy(&bits, values, sizeof(bits));
+        *reinterpret_cast<Vector*>(own) = bits;
       }
     }
   }

@@ -73,6 +73,11 @@ __device__ inline A row_max(A value) {
 
 constexpr int kMaxRowThreads = 512;
 
+// How many blocks of so many threads a multiprocessor should run at a time: two halve the registers of
+// a thread to 64. In double precision that would be too few.
+template <typename T>
+constexpr int kRowBlocks = sizeof(T) == sizeof(double) ? 1 : 2;
+
 // The block of a kernel that gives each row of `items` a row of threads; short rows share a block
 // of about `threads`, a multiple of a warp.
 inline dim3 row_block(int64_t items, unsigned threads) {

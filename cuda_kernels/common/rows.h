@@ -59,6 +59,17 @@ __device__ inline void store_sums(A* sums, int64_t i, int64_t size, const A (&fr
   }
 }
 
+template <int V, typename A>
+__device__ inline void add_sums(A* sums, int64_t i, int64_t size, const A (&values)[V]) {
+  A before[V];
+  load_sums(sums, i, size, before);
+#pragma unroll
+  for (int k = 0; k < V; ++k) {
+    before[k] += values[k];
+  }
+  store_sums(sums, i, size, before);
+}
+
 // Which column the sum at `place` belongs to.
 template <int V, typename A>
 __device__ inline int64_t column_at(int64_t place, int64_t size) {

@@ -155,10 +155,10 @@ std::string Counter::report() const {
   };
   const char* between = "[";
   for (const Launch& launch : launches_) {
-    out << between << "{\"name\":\"" << launch.name << "\",\"kernel\":" << launch.kernel << ",\"grid\":" << size(launch.grid)
-        << ",\"block\":" << size(launch.size) << ",\"shared\":" << launch.shared
-        << ",\"read\":" << launch.read * kSector << ",\"written\":" << launch.written * kSector
-        << ",\"instructions\":[";
+    out << between << "{\"name\":\"" << launch.name << "\",\"kernel\":" << launch.kernel
+        << ",\"grid\":" << size(launch.grid) << ",\"block\":" << size(launch.size)
+        << ",\"shared\":" << launch.shared << ",\"read\":" << launch.read * kSector
+        << ",\"written\":" << launch.written * kSector << ",\"instructions\":[";
     const char* comma = "";
     for (const auto& [key, i] : launch.instructions) {
       const auto& [place, space, width, writes] = key;

@@ -33,7 +33,7 @@ __device__ int64_t group_of(const GroupEnds& ends, int64_t row) {
 
 template <typename T>
 __global__ void __launch_bounds__(kWarp* kProductWarps)
-    products(const __grid_constant__ GroupedProductArgs args, Divisor columns, int64_t inner,
+    grouped_products(const __grid_constant__ GroupedProductArgs args, Divisor columns, int64_t inner,
              int64_t column_step, int64_t inner_step, int64_t items) {
   using A = Accumulate<T>;
   const LinearWeight& weight = args.weights.first;
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kWarp* kProductWarps)
 
 template <typename T>
 __global__ void __launch_bounds__(kWarp* kProductWarps)
-    gradients(const __grid_constant__ GroupedGradientArgs args, Divisor columns, Divisor rows,
+    grouped_gradients(const __grid_constant__ GroupedGradientArgs args, Divisor columns, Divisor rows,
               int64_t items) {
   using A = Accumulate<T>;
   const int64_t warps = static_cast<int64_t>(gridDim.x) * blockDim.y;
@@ -105,7 +105,7 @@ void grouped_linear_launch(const GroupedProductArgs& args, Stream stream) {
   const int64_t inner = along ? weight.columns : weight.rows;
   const int64_t items = args.ends.rows * columns;
   for_dtype(args.dtype, [&](auto zero) {
-    launch("grouped_linear", products<decltype(zero)>, blocks_for(items, kProductWarps),
+    launch("grouped_linear", grouped_products<decltype(zero)>, blocks_for(items, kProductWarps),
            product_block(), 0, stream, args, Divisor(columns), inner, along ? weight.stride : 1,
            along ? 1 : weight.stride, items);
   });
@@ -114,7 +114,7 @@ void grouped_linear_launch(const GroupedProductArgs& args, Stream stream) {
 void grouped_linear_backward_weight_launch(const GroupedGradientArgs& args, Stream stream) {
   const int64_t items = args.ends.count * args.grad_columns * args.x_columns;
   for_dtype(args.dtype, [&](auto zero) {
-    launch("grouped_linear_backward_weight", gradients<decltype(zero)>,
+    launch("grouped_linear_backward_weight", grouped_gradients<decltype(zero)>,
            blocks_for(items, kProductWarps), product_block(), 0, stream, args,
            Divisor(args.x_columns), Divisor(args.grad_columns), items);
   });

@@ -15,7 +15,8 @@ namespace {
 constexpr int kRouteThreads = 128;
 
 template <typename T>
-__global__ void __launch_bounds__(kRouteThreads) tokens(const __grid_constant__ RouteArgs args) {
+__global__ void __launch_bounds__(kRouteThreads)
+    route_tokens(const __grid_constant__ RouteArgs args) {
   using A = Accumulate<T>;
   const int64_t threads = static_cast<int64_t>(gridDim.x) * kRouteThreads;
   for (int64_t token = static_cast<int64_t>(blockIdx.x) * kRouteThreads + threadIdx.x;
@@ -49,8 +50,8 @@ __global__ void __launch_bounds__(kRouteThreads) tokens(const __grid_constant__ 
 
 void route_launch(const RouteArgs& args, Stream stream) {
   for_dtype(args.dtype, [&](auto zero) {
-    launch("route", tokens<decltype(zero)>, blocks_for(args.tokens, kRouteThreads), kRouteThreads,
-           0, stream, args);
+    launch("route", route_tokens<decltype(zero)>, blocks_for(args.tokens, kRouteThreads),
+           kRouteThreads, 0, stream, args);
   });
 }
 

@@ -46,7 +46,7 @@ struct ExpSum {
 };
 
 template <typename T, int V>
-__global__ void __launch_bounds__(kMaxRowThreads) forward(const CrossEntropyArgs args) {
+__global__ void __launch_bounds__(kMaxRowThreads) cross_entropy_rows(const CrossEntropyArgs args) {
   using A = Accumulate<T>;
   const auto* weight = static_cast<const T*>(args.weight);
   const auto softcap = static_cast<A>(args.softcap);
@@ -138,7 +138,8 @@ __global__ void __launch_bounds__(kMaxRowThreads) forward(const CrossEntropyArgs
 }
 
 template <typename T, int V>
-__global__ void __launch_bounds__(kMaxRowThreads) backward(const CrossEntropyBackwardArgs args) {
+__global__ void __launch_bounds__(kMaxRowThreads)
+    cross_entropy_backward_rows(const CrossEntropyBackwardArgs args) {
   using A = Accumulate<T>;
   for (int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; row < args.count;
        row += static_cast<int64_t>(gridDim.x) * blockDim.y) {
@@ -168,8 +169,8 @@ void cross_entropy_launch(const CrossEntropyArgs& args, Stream stream) {
     for_width<T>(vectors, [&](auto lanes) {
       constexpr int V = decltype(lanes)::value;
       const dim3 block = row_block(args.classes / V, 128);
-      launch("cross_entropy", forward<T, V>, blocks_for(args.count, block.y), block, 0, stream,
-             args);
+      launch("cross_entropy", cross_entropy_rows<T, V>, blocks_for(args.count, block.y), block, 0,
+             stream, args);
     });
   });
 }
@@ -182,8 +183,8 @@ void cross_entropy_backward_launch(const CrossEntropyBackwardArgs& args, Stream 
     for_width<T>(vectors, [&](auto lanes) {
       constexpr int V = decltype(lanes)::value;
       const dim3 block = row_block(args.classes / V, 128);
-      launch("cross_entropy_backward", backward<T, V>, blocks_for(args.count, block.y), block, 0,
-             stream, args);
+      launch("cross_entropy_backward", cross_entropy_backward_rows<T, V>,
+             blocks_for(args.count, block.y), block, 0, stream, args);
     });
   });
 }

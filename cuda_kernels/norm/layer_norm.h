@@ -29,7 +29,7 @@ __device__ void load_columns(const T* columns, int64_t i, Accumulate<T> absent,
 
 // Two passes for the variance: the second finds the row in the cache.
 template <typename T, int V, typename Call>
-__global__ void __launch_bounds__(kMaxRowThreads) forward(const Call call) {
+__global__ void __launch_bounds__(kMaxRowThreads) layer_norm_rows(const Call call) {
   using A = Accumulate<T>;
   const LayerNormArgs& args = call.norm;
   const auto* weight = static_cast<const T*>(args.weight);
@@ -85,24 +85,13 @@ __global__ void __launch_bounds__(kMaxRowThreads) forward(const Call call) {
   }
 }
 
-template <int V, typename A>
-__device__ void add_to(A* totals, int64_t i, int64_t size, const A (&values)[V]) {
-  A sums[V];
-  load_sums(totals, i, size, sums);
-#pragma unroll
-  for (int k = 0; k < V; ++k) {
-    sums[k] += values[k];
-  }
-  store_sums(totals, i, size, sums);
-}
-
 // With h = (x - mean) * rstd and g = grad * weight:
 // grad_x = rstd * (g - mean(g) - h * mean(g * h)), grad_weight = sum over rows of grad * h, and
 // grad_bias that of grad. A row of threads walks through one chunk of rows; each thread keeps the
 // sums of its own columns, in shared memory where that is large enough.
 template <typename T, int V, typename Call>
-__global__ void __launch_bounds__(kMaxRowThreads, 1)  // the 1: rather fewer blocks than spills
-    backward(const Call call, bool use_shared) {
+__global__ void __launch_bounds__(kMaxRowThreads, kRowBlocks<T>)
+    layer_norm_backward_rows(const Call call, bool use_shared) {
   using A = Accumulate<T>;
   const LayerNormBackwardArgs& args = call.norm;
   const auto* weight = static_cast<const T*>(args.weight);
@@ -151,8 +140,8 @@ __global__ void __launch_bounds__(kMaxRowThreads, 1)  // the 1: rather fewer blo
         h[k] *= dy[k];
       }
       if (parameters) {
-        add_to(totals[0], i, args.size, h);
-        add_to(totals[1], i, args.size, dy);
+        add_sums(totals[0], i, args.size, h);
+        add_sums(totals[1], i, args.size, dy);
       }
     }
     const A mean_g = row_sum(sum) / static_cast<A>(args.size);
@@ -194,7 +183,8 @@ void layer_norm_forward(const char* op, const Call& call, Stream stream) {
     for_width<T>(vectors, [&](auto lanes) {
       constexpr int V = decltype(lanes)::value;
       const dim3 block = row_block(args.size / V, 128);
-      launch(op, forward<T, V, Call>, blocks_for(args.count, block.y), block, 0, stream, call);
+      launch(op, layer_norm_rows<T, V, Call>, blocks_for(args.count, block.y), block, 0, stream,
+             call);
     });
   });
 }
@@ -217,8 +207,8 @@ void layer_norm_backward(const char* op, const Call& call, Stream stream) {
       const size_t needed = 2 * block.y * static_cast<size_t>(args.size) * sizeof(Accumulate<T>);
       const bool use_shared = parameters && needed <= kSharedBytes;
       const auto blocks = static_cast<unsigned>((args.chunks + block.y - 1) / block.y);
-      launch(op, backward<T, V, Call>, blocks, block, use_shared ? needed : 0, stream, call,
-             use_shared);
+      launch(op, layer_norm_backward_rows<T, V, Call>, blocks, block, use_shared ? needed : 0, stream,
+             call, use_shared);
       if (parameters) {
         launch_sum_chunks<T, V>(op, args.weight_partials, args.grad_weight, args.chunks, args.size,
                                 stream);

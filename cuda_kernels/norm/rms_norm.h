@@ -25,7 +25,7 @@ __device__ void load_weight(const T* weight, Accumulate<T> (&to)[V], RmsNormCast
 }
 
 template <typename T, int V, typename Call>
-__global__ void __launch_bounds__(kMaxRowThreads) forward(const Call call) {
+__global__ void __launch_bounds__(kMaxRowThreads) rms_norm_rows(const Call call) {
   using A = Accumulate<T>;
   const RmsNormArgs& args = call.norm;
   const auto* weight = static_cast<const T*>(args.weight);
@@ -73,8 +73,8 @@ __global__ void __launch_bounds__(kMaxRowThreads) forward(const Call call) {
 // grad_weight = sum over rows of grad * h. A row of threads walks through one chunk of rows; each
 // thread keeps the weight gradient of its own columns, in shared memory where that is large enough.
 template <typename T, int V, typename Call>
-__global__ void __launch_bounds__(kMaxRowThreads, 1)  // the 1: rather fewer blocks than spills
-    backward(const Call call, bool use_shared) {
+__global__ void __launch_bounds__(kMaxRowThreads, kRowBlocks<T>)
+    rms_norm_backward_rows(const Call call, bool use_shared) {
   using A = Accumulate<T>;
   const RmsNormBackwardArgs& args = call.norm;
   const auto* weight = static_cast<const T*>(args.weight);
@@ -105,18 +105,16 @@ __global__ void __launch_bounds__(kMaxRowThreads, 1)  // the 1: rather fewer blo
       A dy[V];
       A h[V];
       A gains[V];
-      A sums[V];
       load(grad + i, dy);
       load(x + i, h);
       load_weight(weight + i, gains, args.cast);
-      load_sums(total, i, args.size, sums);
 #pragma unroll
       for (int k = 0; k < V; ++k) {
         h[k] *= rstd;
         dot += dy[k] * gains[k] * h[k];
-        sums[k] += dy[k] * (args.cast == RmsNormCast::kLlama ? round_to<T>(h[k]) : h[k]);
+        h[k] = dy[k] * (args.cast == RmsNormCast::kLlama ? round_to<T>(h[k]) : h[k]);
       }
-      store_sums(total, i, args.size, sums);
+      add_sums(total, i, args.size, h);
     }
     const A mean = row_sum(dot) / static_cast<A>(args.size);
     for (int64_t i = first; i < size; i += step) {
@@ -154,7 +152,7 @@ void rms_norm_forward(const char* op, const Call& call, Stream stream) {
     for_width<T>(vectors, [&](auto lanes) {
       constexpr int V = decltype(lanes)::value;
       const dim3 block = row_block(args.size / V, 128);
-      launch(op, forward<T, V, Call>, blocks_for(args.count, block.y), block, 0, stream, call);
+      launch(op, rms_norm_rows<T, V, Call>, blocks_for(args.count, block.y), block, 0, stream, call);
     });
   });
 }
@@ -176,8 +174,8 @@ void rms_norm_backward(const char* op, const Call& call, Stream stream) {
       const size_t needed = block.y * static_cast<size_t>(args.size) * sizeof(Accumulate<T>);
       const bool use_shared = needed <= kSharedBytes;
       const auto blocks = static_cast<unsigned>((args.chunks + block.y - 1) / block.y);
-      launch(op, backward<T, V, Call>, blocks, block, use_shared ? needed : 0, stream, call,
-             use_shared);
+      launch(op, rms_norm_backward_rows<T, V, Call>, blocks, block, use_shared ? needed : 0, stream,
+             call, use_shared);
       launch_sum_chunks<T, V>(op, args.partials, args.grad_weight, args.chunks, args.size, stream);
     });
   });

@@ -101,7 +101,7 @@ __device__ void fill_with_nan(const RopeTensor& tensor, T* out, int64_t size) {
 
 // A block takes one position of one batch entry, all its heads; a thread some vectors of a head.
 template <typename T, bool interleaved, bool vectors>
-__global__ void __launch_bounds__(kBlock) positions(const __grid_constant__ RopeArgs args) {
+__global__ void __launch_bounds__(kBlock) rope_positions(const __grid_constant__ RopeArgs args) {
   constexpr int V = vectors ? kLanes<T> : interleaved ? 2 : 1;
   const int64_t turned = (interleaved ? args.rotated : args.rotated / 2) / V;
   const int64_t kept = (args.size - args.rotated + V - 1) / V;
@@ -180,9 +180,9 @@ void rope_launch(const RopeArgs& args, Stream stream) {
     };
     const bool vectors = has_vectors(args, kLanes<T>);
     if (args.interleaved) {
-      run(vectors ? positions<T, true, true> : positions<T, true, false>);
+      run(vectors ? rope_positions<T, true, true> : rope_positions<T, true, false>);
     } else {
-      run(vectors ? positions<T, false, true> : positions<T, false, false>);
+      run(vectors ? rope_positions<T, false, true> : rope_positions<T, false, false>);
     }
   });
 }

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
-import fusewheel_cuda
 from cuda_emulated.counts.cases import CASES
 from cuda_emulated.counts.counted import counted
 from cuda_emulated.counts.figures import missed
-
-
-def line_of(place: int) -> str:
-    """The line of the sources that an instruction comes from, without its folder."""
-    command = ("addr2line", "-i", "-e", str(fusewheel_cuda.library), hex(place - 1))
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    lines = [line.rpartition("/")[2] for line in done.stdout.split("\n") if line]
-    return " < ".join(line.partition(" ")[0] for line in lines[:3])
+from cuda_emulated.counts.kernels import at, line_at
 
 
 def main(part: str) -> None:
@@ -27,7 +18,8 @@ def main(part: str) -> None:
         found = counted(case)
         print(f"{case.name}\n  {found.figures}\n  missed: {missed(found.figures)}")
         for launch in found.launches:
-            print(f"  {launch.grid} x {launch.block}, read {launch.read}, written {launch.written}")
+            print(f"  {at(launch.kernel)}: {launch.grid} x {launch.block}")
+            print(f"  read {launch.read}, written {launch.written}")
             for i in launch.instructions if part else ():
                 space = "shared" if i.shared else "global"
                 kind = f"{space} {'write' if i.writes else 'read'} {i.width:2}"
@@ -35,7 +27,7 @@ def main(part: str) -> None:
                 sectors = f"{i.sectors}/{i.needed} sectors" if not i.shared else ""
                 passes = f"{i.passes}/{i.least_passes} passes" if i.shared else ""
                 print(
-                    f"    {kind} x {i.executions:6}: {lanes} {sectors}{passes} {line_of(i.place)}"
+                    f"    {kind} x {i.executions:6}: {lanes} {sectors}{passes} {line_at(i.place)}"
                 )
 
 

@@ -1,0 +1,151 @@
+"""docs/cuda-counts.md: `python -m cuda_emulated.counts.page` writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from cuda_emulated.counts.cases import CASES
+from cuda_emulated.counts.counted import Counted, counted
+from cuda_emulated.counts.figures import LEAST, MOST, Figures, missed
+from cuda_emulated.counts.predicted import COPY, GPUS, LAUNCH, PRODUCTS, seconds, share
+from cuda_emulated.counts.resources import PROCESSORS, launched, occupancy, stored
+
+PAGE = Path(__file__).parents[3] / "docs" / "cuda-counts.md"
+ENOUGH = 0.5
+"""The occupancy that kernels bound by memory should have."""
+
+INTRODUCTION = """# CUDA kernels: counted, not measured
+
+**Nobody has run these kernels on a GPU.** The tests run them on a CPU, thread by thread, and see
+every access to memory. This page is written from what they counted. The times are predictions.
+
+```bash
+python noxfile.py -s cuda_emulated -- tests/cuda_emulated/counts   # count, and compare
+python noxfile.py -s cuda_counts                                   # count, and write
+```
+
+## What is counted
+
+The kernels are compiled with a call at each access to memory. The accesses that the 32 lanes of a
+warp make together are one instruction, as on a GPU.
+"""
+
+MEANINGS = {
+    "bytes": "Bytes that move between the GPU and its memory, divided by the bytes of all "
+    "arguments and results. What is read again counts once if caches still hold it: a warp may "
+    "fetch its part of 64 KB a block in between. The partial sums of a norm's gradient count as "
+    "needed.",
+    "sectors": "Pieces of 32 bytes that the instructions touch, divided by the pieces that would "
+    "hold the bytes that they ask for. It is 1 if neighbouring lanes read neighbouring bytes.",
+    "conflicts": "Passes through shared memory, divided by the passes without conflicts between "
+    "its banks.",
+    "lanes": "Share of the lanes that take part in an access to global memory. Each access counts "
+    "as often as it touches sectors.",
+    "wide": "Share of the bytes that are asked for 16 bytes a lane.",
+    "again": "How often a sector is asked for. Caches answer all but the first; the more, the more "
+    "they have to do.",
+}
+
+GATES = """
+A figure outside of its gate is **bold**. It is also listed in
+`tests/cuda_emulated/counts/missed.py`: a test fails if it becomes worse, and if it becomes better
+without the list being changed.
+
+Races have a gate without a figure: none. No two threads of a block access one byte, one of them
+to write it, without a barrier between them, and no two blocks of a launch do. No kernel reads
+shared memory that its block has not written. Every operator is checked with every sample of its
+tests.
+"""
+
+PREDICTION = f"""
+## Predicted times
+
+**A prediction that nobody has measured.** It takes the bandwidth and the float32 rate that are
+published for each GPU, and three assumptions: a copy reaches {COPY:.0%} of the bandwidth,
+products reach {PRODUCTS:.0%} of the float32 rate (the kernels do not use tensor cores), and a
+launch costs {LAUNCH * 1e6:.0f} microseconds beside its work. A case takes the time of its bytes
+or of its products, whichever is longer. Left out: too few threads to hide the latency of memory,
+the speed of caches, and pauses between launches. So a GPU may be slower than this.
+
+Beside each time stands its share of the roof: the time in which a copy would move the bytes of
+all arguments and results, divided by the predicted time. `MB` are the bytes that move at the full
+shape. The share of attention is small because its products take the time, not its bytes.
+"""
+
+RESOURCES = f"""
+## Registers
+
+Registers of a thread, as `ptxas` of CUDA 13.0 gives them out, and the share of a multiprocessor's
+warps that run at a time with as many. Under {ENOUGH:.0%} it is **bold**: there may be too few to
+hide the latency of memory. `spilled` are the bytes of registers that had to go to memory, on the
+GPU where it is most. A question mark stands for what has not been compiled for this
+table yet.
+"""
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """A table in Markdown; all columns but the first stand to the right."""
+    yield f"| {' | '.join(header)} |"
+    yield "|---|" + "---:|" * (len(header) - 1)
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+
+
+def gate(name: str) -> str:
+    """The gate of a figure in words."""
+    if name in MOST:
+        return f"at most {MOST[name]:g}"
+    return f"at least {LEAST[name]:.0%}" if name in LEAST else "none"
+
+
+def figures_of(found: Counted) -> list[str]:
+    """The cells of a case in the table of figures."""
+    outside = missed(found.figures)
+    cells = [found.case.name]
+    for name, value in found.figures._asdict().items():
+        text = f"{value:.0%}" if name in LEAST else f"{value:.2f}"
+        cells.append(f"**{text}**" if name in outside else text)
+    return cells
+
+
+def prediction_of(found: Counted) -> list[str]:
+    """The cells of a case in the table of times."""
+    case = found.case
+    cells = [case.name, f"{found.moved(case.full) / 1e6:,.1f}", str(len(found.launches))]
+    for gpu in GPUS:
+        cells.append(f"{seconds(found, gpu) * 1e6:,.0f} µs, {share(found, gpu):.0%}")
+    return cells
+
+
+def resources() -> Iterator[list[str]]:
+    """The rows of the table of registers."""
+    compiled = stored()
+    for found, launch, name in launched():
+        cells = [f"`{name.replace('> >', '>>')}` ({found.case.operator})", str(launch.threads)]
+        for gpu in GPUS:
+            if gpu.capability not in compiled[name]:
+                cells.append("?")
+                continue
+            registers, _ = compiled[name][gpu.capability]
+            part = occupancy(launch, registers, PROCESSORS[gpu.capability])
+            text = f"**{part:.0%}**" if part < ENOUGH else f"{part:.0%}"
+            cells.append(f"{registers}, {text}")
+        most = max(spilled for _, spilled in compiled[name].values())
+        yield [*cells, str(most)]
+
+
+def page() -> str:
+    """The whole page."""
+    found = [counted(case) for case in CASES]
+    names = [gpu.name for gpu in GPUS]
+    lines = [INTRODUCTION, "| figure | what it is | gate |", "|---|---|---|"]
+    lines += (f"| {name} | {MEANINGS[name]} | {gate(name)} |" for name in Figures._fields)
+    lines += [GATES, *table(["case", *Figures._fields], map(figures_of, found))]
+    lines += [PREDICTION, *table(["case", "MB", "launches", *names], map(prediction_of, found))]
+    lines += [RESOURCES, *table(["kernel", "threads", *names, "spilled"], resources())]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

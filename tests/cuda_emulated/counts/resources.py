@@ -1,0 +1,135 @@
+"""Registers of the kernels and how many of them a GPU runs at a time.
+
+`python -m cuda_emulated.counts.resources` compiles all kernels and writes `resources.json`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cuda_emulated.counts.cases import CASES
+from cuda_emulated.counts.counted import Counted, counted
+from cuda_emulated.counts.kernels import at, demangled, short
+from cuda_emulated.counts.launches import WARP, Launch
+
+ROOT = Path(__file__).parents[3]
+STORED = Path(__file__).with_name("resources.json")
+USED = re.compile(
+    r"Compiling entry function '(\w+)'.*?(\d+) bytes spill stores.*?Used (\d+) reg", re.S
+)
+STATIC = 1024
+"""Bytes of shared memory that each block takes beside what it asks for."""
+
+
+@dataclass(frozen=True)
+class Processor:
+    """Limits of one multiprocessor, from the tables of the CUDA programming guide.
+
+    Attributes:
+        warps: that it holds at most.
+        blocks: that it holds at most.
+        shared: bytes of shared memory.
+    """
+
+    warps: int
+    blocks: int
+    shared: int
+
+
+REGISTERS = 65536
+REGISTERS_AT_ONCE = 256
+PROCESSORS = {
+    "75": Processor(32, 16, 64 << 10),
+    "80": Processor(64, 32, 164 << 10),
+    "86": Processor(48, 16, 100 << 10),
+    "89": Processor(48, 24, 100 << 10),
+    "90": Processor(64, 32, 228 << 10),
+    "100": Processor(64, 32, 228 << 10),
+    "120": Processor(48, 32, 100 << 10),
+}
+"""By compute capability."""
+
+Resources = dict[str, dict[str, list[int]]]
+"""Of each kernel and compute capability: registers, bytes that are spilled."""
+
+
+def occupancy(launch: Launch, registers: int, processor: Processor) -> float:
+    """The share of a multiprocessor's warps that it can run."""
+    warps = -(-launch.threads // WARP)
+    a_warp = -(-registers * WARP // REGISTERS_AT_ONCE) * REGISTERS_AT_ONCE
+    blocks = min(
+        processor.blocks,
+        processor.warps // warps,
+        REGISTERS // (a_warp * warps),
+        processor.shared // (launch.shared + STATIC),
+    )
+    return blocks * warps / processor.warps
+
+
+def stored() -> Resources:
+    """What was compiled last."""
+    return dict(json.loads(STORED.read_text()))
+
+
+def parsed(output: str) -> Iterator[tuple[str, list[int]]]:
+    """Each kernel in what `ptxas -v` prints, with its registers and spilled bytes."""
+    found = USED.findall(output)
+    names = demangled([mangled for mangled, _, _ in found])
+    for name, (_, spilled, registers) in zip(names, found, strict=True):
+        yield short(name), [int(registers), int(spilled)]
+
+
+def compiled(nvcc: str, source: Path, capability: str) -> str:
+    """What `ptxas -v` prints of one file."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [nvcc, "-std=c++17", "-O3", f"-arch=sm_{capability}", "-cubin", "-Xptxas=-v"]
+        command += [f"-I{ROOT / 'packages' / 'schema' / 'include'}", f"-I{ROOT / 'cuda_kernels'}"]
+        command += [str(source), "-o", f"{folder}/kernels"]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stderr
+
+
+def launched() -> Iterator[tuple[Counted, Launch, str]]:
+    """Every different kernel that the cases launch."""
+    seen = set()
+    for case in CASES:
+        for launch in counted(case).launches:
+            name = at(launch.kernel)
+            if name not in seen:
+                seen.add(name)
+                yield counted(case), launch, name
+
+
+def compiler() -> str:
+    """The nvcc that pip installs beside this Python, which the wheels are built with."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = spec.submodule_search_locations or [] if spec is not None else []
+    found = [nvcc for folder in folders for nvcc in Path(folder).glob("cu*/bin/nvcc")]
+    if not found:
+        raise SystemExit(
+            "nvcc is missing: packages/fusewheel-cuda/pyproject.toml names its packages"
+        )
+    return str(found[0])
+
+
+def main(nvcc: str) -> None:
+    """Compiles everything for every GPU and keeps what the cases launch."""
+    wanted = {name for _, _, name in launched()}
+    found: Resources = {name: {} for name in sorted(wanted)}
+    for source in sorted((ROOT / "cuda_kernels").glob("*/*.cu")):
+        for capability in PROCESSORS:
+            for name, resources in parsed(compiled(nvcc, source, capability)):
+                if name in wanted:
+                    found[name][capability] = resources
+    lines = (f"  {json.dumps(name)}: {json.dumps(found[name])}" for name in found)
+    STORED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+if __name__ == "__main__":
+    main(compiler())

@@ -1,0 +1,67 @@
+"""Registers, and what follows from them."""
+
+from __future__ import annotations
+
+import pytest
+from cuda_emulated.counts.kernels import short
+from cuda_emulated.counts.launches import Launch
+from cuda_emulated.counts.missed import SPILLED
+from cuda_emulated.counts.resources import PROCESSORS, launched, occupancy, parsed, stored
+
+AGAIN = "compile them again: python noxfile.py -s cuda_counts"
+
+
+def test_every_kernel_of_the_cases_has_been_compiled():
+    assert {name for _, _, name in launched()} == set(stored()), AGAIN
+
+
+def test_no_kernel_spills_registers_but_those_that_are_listed():
+    spilled = {
+        name
+        for name, compiled in stored().items()
+        if any(spilled for _, spilled in compiled.values())
+    }
+    assert spilled == SPILLED
+
+
+@pytest.mark.parametrize(
+    ("threads", "registers", "shared", "capability", "share"),
+    [
+        (512, 32, 0, "90", 1.0),
+        (512, 64, 0, "90", 0.5),
+        (512, 71, 0, "90", 0.25),
+        (256, 40, 0, "90", 0.75),
+        (128, 32, 0, "89", 1.0),
+        (32, 16, 0, "89", 0.5),  # as many blocks as there can be
+        (128, 32, 48 << 10, "80", 3 * 4 / 64),
+        (512, 32, 0, "75", 1.0),
+    ],
+)
+def test_occupancy(threads, registers, shared, capability, share):
+    launch = Launch("copies", 0, (1, 1, 1), (threads, 1, 1), shared, 0, 0, ())
+    assert occupancy(launch, registers, PROCESSORS[capability]) == share
+
+
+PRINTED = """\
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function '_Z6copiesPf' for 'sm_90'
+ptxas info    : Function properties for _Z6copiesPf
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 32 registers, used 1 barriers
+ptxas info    : Compiling entry function '_Z5tilesIfEvPT_' for 'sm_90'
+ptxas info    : Function properties for _Z5tilesIfEvPT_
+    624 bytes stack frame, 708 bytes spill stores, 712 bytes spill loads
+ptxas info    : Used 255 registers, used 1 barriers, 624 bytes cumulative stack size
+"""
+
+
+def test_a_spill_is_found_in_what_ptxas_prints():
+    assert dict(parsed(PRINTED)) == {"copies": [32, 0], "tiles<float>": [255, 708]}
+
+
+def test_both_compilers_names_become_one():
+    host = "void fusewheel::(anonymous namespace)::rows<__half, 8, fusewheel::Kind>(long)"
+    device = host.replace("(anonymous namespace)", "_GLOBAL__N__be5b1b98_4_x_cu_a4037561")
+    assert short(host) == short(device) == "rows<__half, 8, Kind>"
+    enumerator = "void fusewheel::(anonymous namespace)::g<float, (fusewheel::Gradient)1, 2>(int)"
+    assert short(enumerator) == "g<float, 1, 2>"
