@@ -35,6 +35,9 @@ SPILLED = {
     # A tile of scores and one of results, in the registers of 128 threads.
     "gradient<__nv_bfloat16, 0, 2>",
     "gradient<__nv_bfloat16, 1, 2>",
+    "gradient<__nv_bfloat16, 2, 2>",
+    # 40 bytes, on sm_100 alone.
+    "attend_part<__nv_bfloat16, float, 4>",
     # 8 bytes, on sm_80 alone.
     "layer_norm_backward_rows<__nv_bfloat16, 8, LayerNormBackwardCall>",
 }
