@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
 from pathlib import Path
 
@@ -30,3 +32,15 @@ def test_every_variable_is_on_the_page() -> None:
     rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     listed = {name for row in rows for name in re.findall(r"`(FUSEWHEEL_\w+)`", row)}
     assert listed == read | set(VARIABLES)
+
+
+def test_every_option_is_an_argument() -> None:
+    text = PAGE.read_text(encoding="utf-8").partition("## Options")[2]
+    rows = re.findall(r"^\| `(fusewheel[\w.]*)` \| (`.*?) \|", text, re.MULTILINE)
+    assert len(rows) > 4
+    for name, options in rows:
+        module, _, function = name.rpartition(".")
+        parameters = inspect.signature(
+            getattr(importlib.import_module(module), function)
+        ).parameters
+        assert set(re.findall(r"`(\w+)`", options)) <= set(parameters), name
