@@ -8,6 +8,8 @@ namespace fusewheel::engine {
 
 namespace {
 
+using torch::stable::detail::to;
+
 std::string shown(const int64_t* numbers, int64_t count) {
   return describe(IntHeaderOnlyArrayRef(numbers, static_cast<size_t>(count)));
 }
@@ -206,7 +208,8 @@ void Call::push(StableIValue& place, const Argument& argument) {
   }
 }
 
-void Call::run_step(const Step& step) {
+// Calls the operator of a step.
+void Call::call(const Step& step) {
   const auto& callee = *step.callee;
   const size_t count = step.arguments.size();
   stack_.assign(std::max(count, step.results.size()), 0);
@@ -219,15 +222,18 @@ void Call::run_step(const Step& step) {
                                    TORCH_ABI_VERSION) != AOTI_TORCH_SUCCESS) {
     throw std::runtime_error(callee.name + " failed: " + torch_error());
   }
-  std::vector<Handle> results;
   for (size_t i = 0; i < step.results.size(); ++i) {
-    results.emplace_back(torch::stable::detail::to<AtenTensorHandle>(stack_[i]));
+    results_.push_back({step.results[i], Handle(to<AtenTensorHandle>(stack_[i]))});
   }
-  for (size_t i = 0; i < step.results.size(); ++i) {
-    if (step.results[i] != kUnused) {
-      accept(step.results[i], std::move(results[i]), "a result");
+}
+
+void Call::keep_results() {
+  for (auto& made : results_) {
+    if (made.value != kUnused) {
+      accept(made.value, std::move(made.tensor), "a result");
     }
   }
+  results_.clear();
 }
 
 Handle Call::take_output(size_t index) {
@@ -237,13 +243,22 @@ Handle Call::take_output(size_t index) {
 }
 
 void Call::run_steps() {
-  for (const auto& step : program_.steps) {
+  const Step* step = program_.steps.data();
+  const Step* const last = step + program_.steps.size();
+  while (step != last) {
+    const Step* failed = step;
     try {
-      run_step(step);
+      if (step->is_linear) {
+        call_layers(failed, step + 1 + step->beside);
+      } else {
+        call(*step);
+      }
+      keep_results();
     } catch (const std::exception& error) {
-      const auto& line = program_.texts[step.text];
+      const auto& line = program_.texts[failed->text];
       throw std::runtime_error(std::string(error.what()) + "\nin a compiled program, from " + line);
     }
+    step += 1 + step->beside;
   }
 }
 

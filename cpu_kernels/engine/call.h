@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "handles.h"
+#include "matmul/products.h"
 #include "program.h"
 
 namespace fusewheel::engine {
@@ -25,11 +26,23 @@ class Call {
     int64_t strides[64];
     int64_t offset;
     int64_t numel;
+
+    bool is_contiguous() const;
+  };
+
+  struct Made {
+    uint32_t value;
+    Handle tensor;
   };
 
   void compute_numbers();
   Layout layout_of(uint32_t value) const;
-  void run_step(const Step& step);
+  void call(const Step& step);
+  bool begin(const Step& step, WaitingProducts& products);
+  void call_layers(const Step*& step, const Step* end);
+  const void* data_of(const Use& use);
+  void keep_results();
+  void free_arguments(const Step& step);
   void push(StableIValue& place, const Argument& argument);
   StableIValue list_of(const Argument& argument);
   Handle argument_of(const Use& use);
@@ -40,6 +53,7 @@ class Call {
   std::vector<Handle> values_;
   std::vector<int64_t> numbers_;
   std::vector<StableIValue> stack_;
+  std::vector<Made> results_;  // not yet values
 };
 
 }  // namespace fusewheel::engine

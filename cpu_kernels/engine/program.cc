@@ -5,6 +5,7 @@
 #include <array>
 
 #include "lifetimes.h"
+#include "neighbours.h"
 
 namespace fusewheel::engine {
 
@@ -88,6 +89,7 @@ class ProgramReader {
       damaged("bytes follow after its end");
     }
     mark_last_uses(program_);
+    mark_neighbours(program_);
     return std::move(program_);
   }
 
@@ -193,7 +195,7 @@ class ProgramReader {
   }
 
   void read_step() {
-    Step step;
+    Step step = {};
     const std::string_view name = reader_.text();
     const std::string_view overload = reader_.text();
     step.callee = find_operator(name, overload);

@@ -24,6 +24,8 @@
 // how many outputs, (dtype, rank, numbers of sizes, numbers of strides) of each.
 #pragma once
 
+#include <fusewheel/linear/linear_args.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -67,6 +69,9 @@ struct Step {
   uint32_t text;
   std::vector<Argument> arguments;
   std::vector<uint32_t> results;
+  bool is_linear;
+  WeightKind kind;  // of the weight of a linear layer
+  uint32_t beside;  // how many of the next steps are linear layers of the same input, as this one is
 };
 
 struct Program {

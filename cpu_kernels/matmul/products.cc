@@ -29,6 +29,9 @@ void* thread_scratch(int64_t bytes) {
   return std::align(kLine, static_cast<size_t>(bytes), start, space);
 }
 
+// How many tasks of so many multiplications a thread takes at least.
+int64_t grain_of(int64_t work) { return 4 * kGrain / std::max<int64_t>(work, 1) + 1; }
+
 bool is_wide(const Tensor& y) { return y.scalar_type() == ScalarType::Double; }
 
 void run(MatmulArgs args) {
@@ -37,12 +40,13 @@ void run(MatmulArgs args) {
   }
   const MatmulPlan plan = FUSEWHEEL_SELECT(matmul_plan)(args);
   const auto tasks = FUSEWHEEL_SELECT(matmul_tasks);
-  const int64_t work = args.n * args.m * args.k / plan.tasks;
-  parallel_for(plan.tasks, 4 * kGrain / std::max<int64_t>(work, 1) + 1,
+  parallel_for(plan.tasks, grain_of(args.n * args.m * args.k / plan.tasks),
                [&](int64_t begin, int64_t end) {
                  tasks(args, begin, end, thread_scratch(plan.scratch_bytes));
                });
 }
+
+thread_local WaitingProducts* waiting = nullptr;
 
 }  // namespace
 
@@ -55,29 +59,91 @@ bool is_fast_in_aten(ScalarType dtype) {
   }
 }
 
-void matmul(const RowMatrix& x, const LinearWeight& weight, const std::optional<Tensor>& bias,
-            Tensor& y, int64_t group_size) {
-  RowMatrix a = widen(x, is_wide(y));
+PreparedProduct::PreparedProduct(const RowMatrix& x, const LinearWeight& weight,
+                                 const std::optional<Tensor>& bias, const Tensor& y,
+                                 int64_t group_size)
+    : a_(widen(x, is_wide(y))) {
   const bool rounds = group_size > 0 && !is_wide(y);
   const bool integers = rounds && weight.columns > 0 &&
                         FUSEWHEEL_SELECT(has_integer_products)(weight);
   if (rounds && !integers) {
-    a = round_to_int8(a, group_size);
+    a_ = round_to_int8(a_, group_size);
   }
-  std::optional<RowMatrix> offset;
   if (bias.has_value()) {
-    offset = widen({*bias, 1, weight.rows, weight.rows}, is_wide(y));
+    bias_ = widen({*bias, 1, weight.rows, weight.rows}, is_wide(y));
   }
-  MatmulArgs args{a.tensor.const_data_ptr(), a.stride, x.count, weight.rows, weight.columns, weight,
-                  false, offset.has_value() ? offset->tensor.const_data_ptr() : nullptr,
-                  y.mutable_data_ptr(), dtype_of(y), integers, {}};
+  args = {a_.tensor.const_data_ptr(), a_.stride, x.count, weight.rows, weight.columns, weight, false,
+          bias_.has_value() ? bias_->tensor.const_data_ptr() : nullptr, y.mutable_data_ptr(),
+          dtype_of(y), integers, {}};
   // One row of 4-bit codes is rounded by each thread.
-  if (!integers || (x.count == 1 && weight.kind == WeightKind::kInt4)) {
-    return run(args);
+  if (integers && (x.count != 1 || weight.kind != WeightKind::kInt4)) {
+    rounded_ = std::make_unique<RoundedMatrix>(a_, weight);
+    args.rounded = rounded_->rows();
   }
-  const RoundedMatrix rounded(a, weight);
-  args.rounded = rounded.rows();
-  run(args);
+}
+
+PreparedProduct::~PreparedProduct() = default;
+PreparedProduct::PreparedProduct(PreparedProduct&&) noexcept = default;
+
+void matmul(const RowMatrix& x, const LinearWeight& weight, const std::optional<Tensor>& bias,
+            Tensor& y, int64_t group_size) {
+  run(PreparedProduct(x, weight, bias, y, group_size).args);
+}
+
+WaitingProducts::WaitingProducts() { waiting = this; }
+
+WaitingProducts::~WaitingProducts() { waiting = nullptr; }
+
+void WaitingProducts::wait(const MatmulArgs& args) {
+  products_.push_back({args, FUSEWHEEL_SELECT(matmul_plan)(args)});
+}
+
+bool WaitingProducts::take(const Linear& call, int64_t group_size) {
+  if (waiting == nullptr || call.x.count != 1 || call.weight.weight.rows == 0) {
+    return false;
+  }
+  PreparedProduct prepared(call.x, call.weight.weight, call.bias, call.y, group_size);
+  waiting->wait(prepared.args);
+  waiting->owners_.push_back({call, std::move(prepared)});
+  return true;
+}
+
+bool WaitingProducts::can_add(const LinearWeight& weight, bool dynamic) {
+  return !dynamic || (weight.kind == WeightKind::kInt4 &&
+                      FUSEWHEEL_SELECT(has_integer_products)(weight));
+}
+
+void WaitingProducts::add(const float* x, const LinearWeight& weight, const float* bias, float* y,
+                          bool dynamic) {
+  wait({x, weight.columns, 1, weight.rows, weight.columns, weight, false, bias, y, Dtype::kFloat32,
+        dynamic, {}});
+  borrows_ = true;
+}
+
+void WaitingProducts::run() {
+  int64_t tasks = 0;
+  int64_t work = 0;
+  int64_t scratch = 0;
+  for (const auto& [args, plan] : products_) {
+    tasks += plan.tasks;
+    work += args.n * args.k;
+    scratch = std::max(scratch, plan.scratch_bytes);
+  }
+  const auto compute = FUSEWHEEL_SELECT(matmul_tasks);
+  parallel_for(tasks, grain_of(work / std::max<int64_t>(tasks, 1)), [&](int64_t begin, int64_t end) {
+    int64_t first = 0;  // the number of the product's first task
+    for (const auto& [args, plan] : products_) {
+      const int64_t from = std::max(begin - first, int64_t{0});
+      const int64_t to = std::min(end - first, plan.tasks);
+      if (from < to) {
+        compute(args, from, to, thread_scratch(scratch));
+      }
+      first += plan.tasks;
+    }
+  });
+  products_.clear();
+  owners_.clear();
+  borrows_ = false;
 }
 
 void matmul_transposed(const RowMatrix& grad, const LinearWeight& weight, Tensor& y) {

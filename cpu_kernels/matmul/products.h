@@ -3,6 +3,11 @@
 
 #include <fusewheel/linear/linear.h>
 
+#include <memory>
+#include <vector>
+
+#include "matmul.h"
+
 namespace fusewheel {
 
 // Whether ATen multiplies matrices of this dtype as fast as this processor can.
@@ -12,6 +17,66 @@ bool is_fast_in_aten(ScalarType dtype);
 // many (float64 never is): kInt4Block for 4-bit codes.
 void matmul(const RowMatrix& x, const LinearWeight& weight, const std::optional<Tensor>& bias,
             Tensor& y, int64_t group_size);
+
+class RoundedMatrix;
+
+// The arguments of a product, and the tensors that they point into, but for the weight and y.
+class PreparedProduct {
+ public:
+  PreparedProduct(const RowMatrix& x, const LinearWeight& weight, const std::optional<Tensor>& bias,
+                  const Tensor& y, int64_t group_size);
+  ~PreparedProduct();
+  PreparedProduct(PreparedProduct&&) noexcept;
+
+  MatmulArgs args;
+
+ private:
+  RowMatrix a_;
+  std::optional<RowMatrix> bias_;
+  std::unique_ptr<RoundedMatrix> rounded_;
+};
+
+// Products of one row of x each. While one of these lives, the linear layers that its thread calls
+// wait in it, until `run` computes all of them and wakes the threads once.
+class WaitingProducts {
+ public:
+  WaitingProducts();
+  ~WaitingProducts();
+  WaitingProducts(const WaitingProducts&) = delete;
+  WaitingProducts& operator=(const WaitingProducts&) = delete;
+
+  // False if the products of this call cannot wait. Keeps the tensors of the call.
+  static bool take(const Linear& call, int64_t group_size);
+
+  // Of a float32 row, without a tensor: what is pointed to must live until `run`. The bias, float32
+  // too, may be null. `dynamic` rounds x to int8.
+  void add(const float* x, const LinearWeight& weight, const float* bias, float* y, bool dynamic);
+
+  // Whether that is possible: to round x may take memory.
+  static bool can_add(const LinearWeight& weight, bool dynamic);
+
+  // Whether there are products by `add`.
+  bool borrows() const { return borrows_; }
+
+  void run();
+
+ private:
+  struct Product {
+    MatmulArgs args;
+    MatmulPlan plan;
+  };
+  // The tensors of a product.
+  struct Owner {
+    Linear call;
+    PreparedProduct prepared;
+  };
+
+  void wait(const MatmulArgs& args);
+
+  std::vector<Product> products_;
+  std::vector<Owner> owners_;
+  bool borrows_ = false;
+};
 
 // grad [rows] @ weight -> y
 void matmul_transposed(const RowMatrix& grad, const LinearWeight& weight, Tensor& y);

@@ -1,0 +1,104 @@
+"""Linear layers of the same input, which a program computes together: the bits do not change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from fusewheel.engine import Program, ProgramWriter
+from fusewheel.quantization import quantize_int4, quantize_int8
+from torch import Tensor
+
+ops = torch.ops.fusewheel
+SIZE = 256
+
+
+def weight(rows: int, columns: int = SIZE, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(rows, columns).to(dtype)
+
+
+def int8(rows: int, dynamic: bool, group_size: int | None = None) -> list[Any]:
+    found = quantize_int8(weight(rows), group_size)
+    return [found.qweight, found.scales, torch.randn(rows), dynamic]
+
+
+def int4(rows: int, dynamic: bool) -> list[Any]:
+    found = quantize_int4(weight(rows))
+    return [found.qweight, found.scales, found.zeros, 32, torch.randn(rows), dynamic]
+
+
+# An operator, and what it takes behind x for each of three layers.
+LAYERS: dict[str, tuple[Any, list[list[Any]]]] = {
+    "linear": (ops.linear.default, [[weight(n), torch.randn(n)] for n in (96, 17, 300)]),
+    "bfloat16": (ops.linear.default, [[weight(n, SIZE, torch.bfloat16), None] for n in (9, 64, 0)]),
+    "wide input": (ops.linear.default, [[weight(n, SIZE, torch.float16), None] for n in (9, 64)]),
+    # A transposed weight is copied first.
+    "copied": (ops.linear.default, [[weight(SIZE, n).t(), None] for n in (64, 32, 8)]),
+    "some copied": (ops.linear.default, [[weight(9), None], [weight(SIZE, 8).t(), None]] * 2),
+    "int8": (ops.linear_int8.default, [int8(64, False), int8(16, False, 64), int8(30, True)]),
+    "int4": (ops.linear_int4.default, [int4(n, False) for n in (64, 16, 300)]),
+    "dynamic int4": (ops.linear_int4.default, [int4(n, True) for n in (64, 300, 16)]),
+}
+
+
+def together(operator: Any, layers: list[list[Any]], dtype: torch.dtype) -> Program:
+    """The layers of twice the first input, whose number of rows is open; the weights follow it."""
+    writer = ProgramWriter()
+    count = writer.number("size", 0, 0)
+    x = writer.input(dtype, (count, SIZE), (SIZE, 1))
+    values = [
+        [writer.input(a.dtype, a.shape, a.stride()) if isinstance(a, Tensor) else a for a in layer]
+        for layer in layers
+    ]
+    doubled = writer.result(dtype, (count, SIZE), (SIZE, 1))
+    writer.step("engine::add", (x, x), (doubled,))
+    results = []
+    for layer, given in zip(layers, values, strict=True):
+        rows = layer[0].shape[0]
+        results.append(writer.result(dtype, (count, rows), (rows, 1)))
+        writer.step(operator, (doubled, *given), (results[-1],), f"model.py:{len(results)}")
+    return writer.finish(results)
+
+
+@pytest.mark.parametrize(("operator", "layers"), LAYERS.values(), ids=LAYERS)
+def test_bits(operator: Any, layers: list[list[Any]]) -> None:
+    dtype = torch.bfloat16 if layers[0][0].dtype == torch.bfloat16 else torch.float32
+    program = together(operator, layers, dtype)
+    weights = [a for layer in layers for a in layer if isinstance(a, Tensor)]
+    for rows in (1, 3, 1, 0):
+        x = torch.randn(rows, SIZE).to(dtype)
+        expected = [operator(x + x, *layer) for layer in layers]
+        for found, alone in zip(program(x, *weights), expected, strict=True):
+            assert torch.equal(found, alone)
+
+
+def test_a_layer_whose_bias_another_one_computes() -> None:
+    """It has the same input, but cannot be computed beside the other one, which comes first."""
+    writer, dtype = ProgramWriter(), torch.bfloat16
+    row = dtype, (1, 64), (64, 1)
+    x, w = writer.input(*row), writer.input(dtype, (64, 64), (64, 1))
+    first, second = writer.result(*row), writer.result(*row)
+    linear = ops.linear.default
+    writer.step(linear, (x, w, None), (first,))
+    writer.step(linear, (x, w, writer.view(first, (64,), (1,))), (second,))
+    inputs = torch.randn(1, 64, dtype=dtype), torch.randn(64, 64, dtype=dtype)
+    bias = linear(*inputs, None)
+    found = writer.finish([first, second])(*inputs)
+    assert torch.equal(found[0], bias)
+    assert torch.equal(found[1], linear(*inputs, bias[0]))
+
+
+def test_an_error_names_the_line_of_its_layer() -> None:
+    """And the layers that come afterwards are computed as ever."""
+    layers = [[weight(8), None], [weight(8), torch.randn(9)], [weight(8), None]]
+    operator = ops.linear.default
+    program = together(operator, layers, torch.float32)
+    weights = [a for layer in layers for a in layer if isinstance(a, Tensor)]
+    x = torch.randn(1, SIZE)
+    with pytest.raises(RuntimeError, match=r"(?s)linear: bias must .* from model\.py:2"):
+        program(x, *weights)
+    assert torch.equal(
+        operator(x, weights[0], None), torch.ops.fusewheel.linear(x, weights[0], None)
+    )
+    torch.testing.assert_close(operator(x, weights[0], None), x @ weights[0].t())
