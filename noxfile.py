@@ -305,7 +305,7 @@ def build(session: nox.Session) -> None:
     With `--gate` the CUDA kernels are compiled for one GPU; a release has them for all.
     """
     packages = [name for name in session.posargs if name != "--gate"] or PACKAGES
-    options = (building.GATE_ARCHS,) if "--gate" in session.posargs else ()
+    options = building.GATE if "--gate" in session.posargs else ()
     shutil.rmtree(DIST, ignore_errors=True)
     session.install(*AUDIT_TOOLS)
     kernels = [package for package in packages if package in KERNEL_PACKAGES]

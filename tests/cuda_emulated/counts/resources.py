@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -107,15 +108,17 @@ def launched() -> Iterator[tuple[Counted, Launch, str]]:
 
 
 def compiler() -> str:
-    """The nvcc that pip installs beside this Python, which the wheels are built with."""
+    """The nvcc that pip installs beside this Python, as it does to build wheels, or another."""
     spec = importlib.util.find_spec("nvidia")
     folders = spec.submodule_search_locations or [] if spec is not None else []
-    found = [nvcc for folder in folders for nvcc in Path(folder).glob("cu*/bin/nvcc")]
+    found = [str(nvcc) for folder in folders for nvcc in Path(folder).glob("cu*/bin/nvcc")]
+    if not found and (other := shutil.which("nvcc")) is not None:
+        found = [other]
     if not found:
         raise SystemExit(
             "nvcc is missing: packages/fusewheel-cuda/pyproject.toml names its packages"
         )
-    return str(found[0])
+    return found[0]
 
 
 def main(nvcc: str) -> None:

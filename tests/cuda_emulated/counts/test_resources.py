@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 from cuda_emulated.counts.kernels import short
 from cuda_emulated.counts.launches import Launch
 from cuda_emulated.counts.missed import SPILLED
-from cuda_emulated.counts.resources import PROCESSORS, launched, occupancy, parsed, stored
+from cuda_emulated.counts.resources import PROCESSORS, compiler, launched, occupancy, parsed, stored
 
 AGAIN = "compile them again: python noxfile.py -s cuda_counts"
 
@@ -57,6 +59,30 @@ ptxas info    : Used 255 registers, used 1 barriers, 624 bytes cumulative stack 
 
 def test_a_spill_is_found_in_what_ptxas_prints():
     assert dict(parsed(PRINTED)) == {"copies": [32, 0], "tiles<float>": [255, 708]}
+
+
+SPILLS = """\
+__global__ void __launch_bounds__(1024, 2) spills(const float* from, float* to) {
+  float values[96];
+#pragma unroll
+  for (int i = 0; i < 96; ++i) values[i] = from[threadIdx.x * 96 + i];
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < 96; ++i) to[threadIdx.x * 96 + i] = values[i] * values[(i + 5) % 96];
+}
+"""
+
+
+def test_a_spill_stops_a_build_that_refuses_it(tmp_path):
+    source = tmp_path / "spills.cu"
+    source.write_text(SPILLS)
+    command = [compiler(), "-arch=sm_90", "-cubin", "-Werror=all-warnings", str(source)]
+    command += ["-o", str(tmp_path / "spills")]
+    assert subprocess.run(command, check=False).returncode == 0
+    refusing = [*command, "-Xptxas=--warn-on-spills"]
+    done = subprocess.run(refusing, check=False, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "Registers are spilled to local memory" in done.stderr
 
 
 def test_both_compilers_names_become_one():
