@@ -152,6 +152,17 @@ def test_drawing_with_a_seed(
     assert answers[0] == answers[1] != answers[2]
 
 
+def test_an_int8_cache(
+    gguf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lengths: list[int] = []
+    own = fusewheel.transformers.int8_cache
+    monkeypatch.setattr(fusewheel.transformers, "int8_cache", lambda c: lengths.append(1) or own(c))
+    options = ("--int8-cache", "--max-tokens", "6", "--temperature", "0")
+    assert chat(monkeypatch, "ab\ncd\n", str(gguf), *options) == 0
+    assert lengths and len(capsys.readouterr().out.split()) == 2
+
+
 def test_a_folder(
     loaded: tuple[Any, Any],
     tmp_path: Path,

@@ -50,6 +50,9 @@ Ctrl-C ends an answer that is too long."""
     show_default=True,
     help="Compiled answers are faster, and the first two take some seconds longer.",
 )
+@click.option(
+    "--int8-cache", is_flag=True, help="Keep what was said in a quarter of the memory; uncompiled."
+)
 @click.option("--stats/--no-stats", default=False, help="Show tokens per second after an answer.")
 def chat(
     model: str,
@@ -61,6 +64,7 @@ def chat(
     dtype: str | None,
     threads: int | None,
     compiled: bool,
+    int8_cache: bool,
     stats: bool,
 ) -> None:
     """Talk with a language model in the terminal.
@@ -84,10 +88,15 @@ def chat(
         loaded, tokenizer = _load(model, dtype, quantize)
         if tokenizer is None:
             raise ValueError(f"{model} has no tokenizer")
-        conversation = Conversation(
-            *(loaded, tokenizer), system=system, max_tokens=max_tokens, temperature=temperature
-        )
-    if compiled:
+        options: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature}
+        if int8_cache:
+            from fusewheel import transformers as own
+
+            own.register()
+            loaded.set_attn_implementation(own.NAME)
+            options["new_cache"] = own.int8_cache
+        conversation = Conversation(loaded, tokenizer, system=system, **options)
+    if compiled and not int8_cache:
         import fusewheel
 
         fusewheel.freeze(loaded)

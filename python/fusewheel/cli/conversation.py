@@ -47,6 +47,8 @@ class Conversation:
         system: what the model is told first; default None, which leaves it to the template.
         max_tokens: the largest number of tokens of an answer; default 512.
         temperature: 0 takes the likeliest token; larger numbers draw more freely. Default 0.7.
+        new_cache: makes an empty cache from the model's configuration; default None, which means
+            transformers' `DynamicCache`.
 
     Raises:
         ValueError: the template knows no system message.
@@ -60,6 +62,7 @@ class Conversation:
         system: str | None = None,
         max_tokens: int = 512,
         temperature: float = 0.7,
+        new_cache: Callable[[Any], Any] | None = None,
     ) -> None:
         self._model = model
         self._tokenizer = tokenizer
@@ -79,6 +82,7 @@ class Conversation:
         self._said: list[dict[str, str]] = []
         self._read: list[int] = []
         self._cache: Any = None
+        self._new_cache = new_cache or _dynamic_cache
         self.reset()
         # A template that takes no system message says so here.
         self._ids([{"role": "user", "content": ""}])
@@ -173,10 +177,14 @@ class Conversation:
             del self._read[common:]
 
     def _forget_cache(self) -> None:
-        from transformers import DynamicCache
-
-        self._cache = DynamicCache(config=self._model.config)
+        self._cache = self._new_cache(self._model.config)
         self._read = []
+
+
+def _dynamic_cache(config: Any) -> Any:
+    from transformers import DynamicCache
+
+    return DynamicCache(config=config)
 
 
 def _listed(tokens: int | list[int] | None) -> list[int]:

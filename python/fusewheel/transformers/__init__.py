@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fusewheel.transformers._int8_cache import int8_cache
 from fusewheel.transformers._kernels import register_kernels
 from fusewheel.transformers._patch import PatchReport, patch, unpatch
 from fusewheel.transformers._quantized import copy_tokenizer, load_quantized, save_quantized
@@ -12,6 +13,7 @@ __all__ = [
     "NAME",
     "PatchReport",
     "copy_tokenizer",
+    "int8_cache",
     "load_quantized",
     "patch",
     "register",

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fusewheel.ops.attention.attention import attention
+from fusewheel.transformers._int8_cache import int8_attention, is_int8
 from fusewheel.transformers._packed import packed_attention, restarts
 
 NOT_GIVEN: Any = object()
@@ -76,6 +77,11 @@ def attention_forward(
         "sinks": None if s_aux is None else s_aux.to(query.dtype),
         "dropout_p": dropout,
     }
+    if is_int8(key):
+        if attention_mask is not None or position_bias is not None or dropout or not causal:
+            _refuse("takes no padding, bias or dropout, and is causal, with a cache in int8")
+        del options["dropout_p"]
+        return int8_attention(query, key, value, **options), None
     if cu_seq_lens_q is None and attention_mask is None and query.shape[2] == key.shape[2]:
         cu_seq_lens_q = cu_seq_lens_k = restarts(position_ids, query)
     packed = cu_seq_lens_q is not None and cu_seq_lens_k is not None
