@@ -64,6 +64,28 @@ void check_pages(const DecodeArgs& args, int64_t pages) {
   }
 }
 
+// Memory for what tasks hand on, in one piece: with few keys an allocation takes as long as a task.
+Tensor allocate_parts(DecodeArgs& args, int64_t rows, int64_t part_rows, const Tensor& q) {
+  constexpr int64_t kLine = 64;  // numbers, at least a cache line
+  const std::pair<void**, int64_t> pieces[] = {
+      {&args.prepared, rows * args.plan.stride},
+      {&args.peaks, part_rows},
+      {&args.totals, part_rows},
+      {&args.sums, part_rows * args.plan.value_stride},
+  };
+  int64_t numbers = 0;
+  for (const auto& [place, count] : pieces) {
+    numbers += (count + kLine - 1) / kLine * kLine;
+  }
+  const Tensor memory = empty_contiguous({&numbers, 1}, accumulate_type(q), q);
+  char* start = static_cast<char*>(memory.mutable_data_ptr());
+  for (const auto& [place, count] : pieces) {
+    *place = start;
+    start += (count + kLine - 1) / kLine * kLine * memory.element_size();
+  }
+  return memory;
+}
+
 std::tuple<Tensor, Tensor> attention_decode(
     const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& lengths,
     const std::optional<Tensor>& block_table, const std::optional<Tensor>& k_scales,
@@ -85,17 +107,7 @@ std::tuple<Tensor, Tensor> attention_decode(
   args.plan = FUSEWHEEL_SELECT(attention_decode_plan)(shape);
   const int64_t rows = shape.batch * shape.heads * shape.queries;
   const int64_t part_rows = parts.back() * shape.heads * shape.queries;
-  const auto memory = [&](int64_t numbers) {
-    return empty_contiguous({&numbers, 1}, accumulate_type(q), q);
-  };
-  const Tensor prepared = memory(rows * args.plan.stride);
-  const Tensor peaks = memory(part_rows);
-  const Tensor totals = memory(part_rows);
-  const Tensor sums = memory(part_rows * args.plan.value_stride);
-  args.prepared = prepared.mutable_data_ptr();
-  args.peaks = peaks.mutable_data_ptr();
-  args.totals = totals.mutable_data_ptr();
-  args.sums = sums.mutable_data_ptr();
+  const Tensor memory = allocate_parts(args, rows, part_rows, q);
   const int64_t unprepared = args.plan.stride == 0 ? 0 : rows;
   parallel_for(unprepared, kGrain / (args.plan.stride + 1) + 1, [&](int64_t begin, int64_t end) {
     FUSEWHEEL_SELECT(attention_decode_prepare)(args, begin, end);
