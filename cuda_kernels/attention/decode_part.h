@@ -2,6 +2,7 @@
 // sums of values. Each key and value is read once for all queries of the block.
 #pragma once
 
+#include "common/pieces.h"
 #include "decode_task.h"
 
 namespace fusewheel {
@@ -31,20 +32,24 @@ __device__ bool find_places(const DecodeCall& call, const Divisor& page_size,
       slot = key - entry * call.args.page_size;
     }
     missing += page < 0 || page >= call.pages;
-    shared.places[key % kDecodePart] = {static_cast<int32_t>(page), slot};
+    const Place place{slot, static_cast<int32_t>(page), 0};
+    uint4 bits;
+    memcpy(&bits, &place, sizeof(bits));
+    reinterpret_cast<uint4&>(shared.places[key % kDecodePart]) = bits;
   }
   return row_sum(missing) > 0;
 }
 
-// Elements [begin, begin + kDecodeDepth) of all queries; zeros where there are none.
-template <int kRows, typename A>
+// Elements [begin, begin + kDecodeDepth) of all queries, in pieces of vectors; zeros where there are
+// none.
+template <int V, int kRows, typename A>
 __device__ void load_queries(const DecodeCall& call, const PartTask<kRows>& task, int64_t begin,
                              PartMemory<A, kRows>& shared) {
   const auto& shape = call.args.shape;
   const auto& strides = call.args.q_strides;
   for (int i = threadIdx.x; i < kRows * kDecodeDepth; i += kDecodeThreads) {
     const int row = i / kDecodeDepth;
-    const int64_t column = begin + i % kDecodeDepth;
+    const int64_t column = begin + element_at<V, A>(i % kDecodeDepth, kDecodeDepth);
     A value = 0;
     if (row < task.rows && column < shape.size) {
       value = load_one<A>(call.args.q, shape.dtype,
@@ -68,7 +73,7 @@ __device__ void multiply_keys(const DecodeCall& call, const PartTask<kRows>& tas
     const int64_t left = shape.size - begin;
     const int depth = left < kDecodeDepth ? static_cast<int>(left) : kDecodeDepth;
     __syncthreads();  // the queries before have been read
-    load_queries(call, task, begin, shared);
+    load_queries<V>(call, task, begin, shared);
     __syncthreads();
     for (int64_t at = task.from; at < task.to; at += kOwn * kKeysAtOnce) {
       const C* keys[kOwn];
@@ -92,7 +97,7 @@ __device__ void multiply_keys(const DecodeCall& call, const PartTask<kRows>& tas
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
           A query[V];
-          load(shared.values + r * kDecodeDepth + d, query);
+          load_pieces(shared.values + r * kDecodeDepth, d, kDecodeDepth, query);
 #pragma unroll
           for (int i = 0; i < kOwn; ++i) {
 #pragma unroll
@@ -178,8 +183,10 @@ __device__ unsigned add_values(const DecodeCall& call, const PartTask<kRows>& ta
   }
   const int groups = kDecodeThreads / threads;
   const int across = static_cast<int>(threadIdx.x) % threads;
+  const int width = threads * V;
+  A* own = shared.values + static_cast<int>(threadIdx.x) / threads * width;
   unsigned odd = 0;
-  for (int64_t begin = 0; begin < shape.value_size; begin += threads * V) {
+  for (int64_t begin = 0; begin < shape.value_size; begin += width) {
     const int64_t column = begin + across * V;
     A sums[kRows][V] = {};
     __syncthreads();  // the exponentials are there
@@ -217,15 +224,16 @@ __device__ unsigned add_values(const DecodeCall& call, const PartTask<kRows>& ta
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       __syncthreads();  // what was there has been read
-      store(shared.values + threadIdx.x * V, sums[r]);
+      store_pieces(own, across * V, width, sums[r]);
       __syncthreads();
-      for (int i = threadIdx.x; i < threads * V; i += kDecodeThreads) {
+      for (int i = threadIdx.x; i < width; i += kDecodeThreads) {
         A sum = 0;
         for (int group = 0; group < groups; ++group) {
-          sum += shared.values[group * threads * V + i];
+          sum += shared.values[group * width + i];
         }
-        if (r < task.rows && begin + i < shape.value_size) {
-          task.template found<A>(call, r)[kPartHead + begin + i] = sum;
+        const int64_t at = begin + element_at<V, A>(i, width);
+        if (r < task.rows && at < shape.value_size) {
+          task.template found<A>(call, r)[kPartHead + at] = sum;
         }
       }
     }

@@ -49,10 +49,11 @@ __device__ A* found_at(const DecodeCall& call, int64_t batch, int64_t part, int6
   return static_cast<A*>(call.found) + row * (kPartHead + shape.value_size);
 }
 
-// Where a key lies.
-struct Place {
-  int32_t page;
+// Where a key lies. Written by one access.
+struct alignas(sizeof(uint4)) Place {
   int64_t slot;
+  int32_t page;
+  int32_t unused;
 
   __device__ int64_t in(const Cache& cache, int64_t head) const {
     return page * cache.page + slot * cache.key + head * cache.head;

@@ -1,6 +1,7 @@
 // What kernels that work row by row share: the vector width that rows allow, and sums over rows.
 #pragma once
 
+#include "pieces.h"
 #include "reduce.h"
 #include "vector.h"
 
@@ -24,65 +25,19 @@ void for_width(bool vectors, const Body& body) {
   }
 }
 
-// How sums of columns are kept: a vector of V columns in pieces of 128 bits, the first pieces of all
-// vectors before their second ones. So lanes side by side meet memory side by side, also where the
-// sums are wider than what they are sums of.
-template <int V, typename A>
-constexpr int kPiece = V == 1 ? 1 : kLanes<A>;
-
-// The sums of the V columns from `i` on; a row has `size`.
-template <int V, typename A>
-__device__ inline void load_sums(const A* sums, int64_t i, int64_t size, A (&to)[V]) {
-  constexpr int P = kPiece<V, A>;
-#pragma unroll
-  for (int k = 0; k < V; k += P) {
-    A piece[P];
-    load(sums + (k / P * (size / V) + i / V) * P, piece);
-#pragma unroll
-    for (int j = 0; j < P; ++j) {
-      to[k + j] = piece[j];
-    }
-  }
-}
-
-template <int V, typename A>
-__device__ inline void store_sums(A* sums, int64_t i, int64_t size, const A (&from)[V]) {
-  constexpr int P = kPiece<V, A>;
-#pragma unroll
-  for (int k = 0; k < V; k += P) {
-    A piece[P];
-#pragma unroll
-    for (int j = 0; j < P; ++j) {
-      piece[j] = from[k + j];
-    }
-    store(sums + (k / P * (size / V) + i / V) * P, piece);
-  }
-}
-
+// Adds to sums of columns, which are kept in pieces.
 template <int V, typename A>
 __device__ inline void add_sums(A* sums, int64_t i, int64_t size, const A (&values)[V]) {
   A before[V];
-  load_sums(sums, i, size, before);
+  load_pieces(sums, i, size, before);
 #pragma unroll
   for (int k = 0; k < V; ++k) {
     before[k] += values[k];
   }
-  store_sums(sums, i, size, before);
+  store_pieces(sums, i, size, before);
 }
 
-// Which column the sum at `place` belongs to.
-template <int V, typename A>
-__device__ inline int64_t column_at(int64_t place, int64_t size) {
-  constexpr int P = kPiece<V, A>;
-  if constexpr (V == P) {
-    return place;
-  }
-  const int64_t pieces = size / V;
-  const int64_t k = place / P / pieces;
-  return (place / P - k * pieces) * V + k * P + place % P;
-}
-
-// sums = the sum over `partials` [chunks, size], kept as above. The chunks of a column are added in a
+// sums = the sum over `partials` [chunks, size], kept in pieces. The chunks of a column are added in a
 // fixed order: each thread some, then the threads'.
 constexpr int kColumnThreads = 16;
 
@@ -107,7 +62,7 @@ __global__ void __launch_bounds__(kWarp* kColumnThreads)
       for (int i = 1; i < kColumnThreads; ++i) {
         sum += shares[i][threadIdx.x];
       }
-      narrow(sum, sums[column_at<V, A>(column, size)]);
+      narrow(sum, sums[element_at<V, A>(column, size)]);
     }
     __syncthreads();
   }

@@ -108,8 +108,8 @@ __global__ void __launch_bounds__(kMaxRowThreads, kRowBlocks<T>)
                         use_shared ? own + args.size : partials[1]};
   for (int64_t i = first; parameters && i < columns; i += step) {
     const A zeros[V] = {};
-    store_sums(totals[0], i, args.size, zeros);
-    store_sums(totals[1], i, args.size, zeros);
+    store_pieces(totals[0], i, args.size, zeros);
+    store_pieces(totals[1], i, args.size, zeros);
   }
   // The same number of rounds for every thread of the block: they meet in the sums.
   const int64_t begin = chunk * args.count / args.chunks;
@@ -166,8 +166,8 @@ __global__ void __launch_bounds__(kMaxRowThreads, kRowBlocks<T>)
   for (int64_t i = first; parameters && use_shared && i < columns; i += step) {
     for (int k = 0; k < 2; ++k) {
       A sums[V];
-      load_sums(totals[k], i, args.size, sums);
-      store_sums(partials[k], i, args.size, sums);
+      load_pieces(totals[k], i, args.size, sums);
+      store_pieces(partials[k], i, args.size, sums);
     }
   }
 }

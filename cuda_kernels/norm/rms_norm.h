@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kMaxRowThreads, kRowBlocks<T>)
   A* total = use_shared ? shared + threadIdx.y * args.size : partial;
   for (int64_t i = first; i < columns; i += step) {
     const A zeros[V] = {};
-    store_sums(total, i, args.size, zeros);
+    store_pieces(total, i, args.size, zeros);
   }
   // The same number of rounds for every thread of the block: they meet in the sums.
   const int64_t begin = chunk * args.count / args.chunks;
@@ -135,8 +135,8 @@ __global__ void __launch_bounds__(kMaxRowThreads, kRowBlocks<T>)
   if (use_shared) {
     for (int64_t i = first; i < columns; i += step) {
       A sums[V];
-      load_sums(total, i, args.size, sums);
-      store_sums(partial, i, args.size, sums);
+      load_pieces(total, i, args.size, sums);
+      store_pieces(partial, i, args.size, sums);
     }
   }
 }

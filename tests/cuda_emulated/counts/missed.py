@@ -18,7 +18,6 @@ MISSED: dict[str, dict[str, float]] = {
         "conflicts": 1.02,
         "wide": 0.84,
     },
-    "attention_decode: 32 + 8 heads, 8192 keys of 128": {"conflicts": 1.58},
     # A lane decodes 16 neighbouring weights (8 if they are floating), so lanes that stand side by
     # side read x 32 bytes apart, in two accesses.
     "linear: 1 x 4096 x 4096": {"sectors": 1.5},
