@@ -129,6 +129,10 @@ def first_alone(x: Tensor, y: Tensor) -> Tensor:
     return x * x.expand_as(y)
 
 
+def in_float64(x: Tensor) -> Tensor:
+    return torch.sum(x, 1, dtype=torch.float64)
+
+
 def two_results(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return x * y, x.sum()
 
@@ -277,6 +281,7 @@ limit(
 limit(unless(lambda x: x.shape == (1,), "x must have no dimension"), X, works=("0-dim",))
 limit(same_dtypes, X, X, refuses={"mixed dtypes: y must have the dtype of x": AUTOCAST})
 limit(first_alone, X, X, works=("gradient", *EXACT, "second", *AUTOCAST))
+limit(in_float64, X, works=("subclass", "dispatch mode"))
 limit(two_results, X, X, works=("gradient", "unused output", "second", "no grad"))
 # Whole numbers beside a result, of which there is no derivative.
 limit(aten.max.dim, X, 1, works=("gradient", *EXACT, *TRANSFORMED, *KEPT[:2], "checkpoint"))
