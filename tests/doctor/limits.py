@@ -133,6 +133,31 @@ def in_float64(x: Tensor) -> Tensor:
     return torch.sum(x, 1, dtype=torch.float64)
 
 
+class Squares(torch.autograd.Function):
+    """Two squares; autograd has a gradient for the first alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(x)
+        ctx.save_for_forward(x)
+        second = x * x
+        ctx.mark_non_differentiable(second)
+        return x * x, second
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, none: Tensor) -> Tensor:
+        return 2 * ctx.saved_tensors[0] * grad
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> tuple[Tensor, None]:
+        return 2 * ctx.saved_tensors[0] * tangent, None
+
+
+def every_result(x: Tensor) -> tuple[Tensor, Tensor]:
+    first, second = Squares.apply(x)
+    return first, second
+
+
 def two_results(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return x * y, x.sum()
 
@@ -282,6 +307,7 @@ limit(unless(lambda x: x.shape == (1,), "x must have no dimension"), X, works=("
 limit(same_dtypes, X, X, refuses={"mixed dtypes: y must have the dtype of x": AUTOCAST})
 limit(first_alone, X, X, works=("gradient", *EXACT, "second", *AUTOCAST))
 limit(in_float64, X, works=("subclass", "dispatch mode"))
+limit(every_result, X, works=("gradient", "forward mode"))
 limit(two_results, X, X, works=("gradient", "unused output", "second", "no grad"))
 # Whole numbers beside a result, of which there is no derivative.
 limit(aten.max.dim, X, 1, works=("gradient", *EXACT, *TRANSFORMED, *KEPT[:2], "checkpoint"))

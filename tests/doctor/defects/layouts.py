@@ -62,7 +62,7 @@ def _in_place(twin: Twin, kernel: Any) -> Any:
     return twin.operator(kernel, "(Tensor(a!) x) -> ()", fake=lambda x: None)
 
 
-@planted("written", trap=traps.STRIDES, samples=[(random(3, 4),)])
+@planted("written", trap=traps.STRIDES, samples=[(random(2, 1),)])
 def writes_into_expanded(twin: Twin) -> Any:
     def kernel(x: Tensor) -> None:
         if not twin.faulty:

@@ -110,6 +110,12 @@ def recomputed_otherwise(twin: Twin) -> Any:
     return Scaled.apply
 
 
+@planted("checkpoint", trap=traps.CHECKPOINT)
+def another_result_without_a_graph(twin: Twin) -> Any:
+    """Reentrant checkpoints run it without a graph first."""
+    return lambda x: x * (2 if torch.is_grad_enabled() or not twin.faulty else 3)
+
+
 @planted("selective", trap=traps.CHECKPOINT)
 def counts_its_calls(twin: Twin) -> Any:
     calls = [0]
