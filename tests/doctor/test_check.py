@@ -146,6 +146,27 @@ def test_a_backward_that_says_it_has_no_derivative_refuses(column: str):
     assert "once_differentiable" in outcome.reason
 
 
+@pytest.mark.parametrize("column", ["second", "detached"])
+def test_another_error_is_a_finding(column: str):
+    """It is no refusal."""
+
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x * x
+
+        @staticmethod
+        def backward(ctx, grad):
+            if torch.is_grad_enabled():
+                raise RuntimeError("out of luck")
+            return 3 * ctx.saved_tensors[0] ** 2 * grad
+
+    outcome = doctor.check(Fails.apply, plain_samples, columns=[column], isolate=False).outcomes[0]
+    assert (outcome.status, outcome.trap) == (Status.FAILS, "raises an error"), outcome
+    assert "out of luck" in outcome.reason
+
+
 def test_what_gives_its_argument_back_compiles():
     """There is nothing in the graph then, which is no break in it."""
 
