@@ -12,8 +12,8 @@ struct AttentionPlan {
   int64_t tasks;
   int64_t scratch_bytes;  // of a thread
   // Of the backward pass: what its tasks share.
-  int64_t turns = 0;
-  int64_t rests = 0;
+  int64_t turns{};
+  int64_t rests{};
 };
 
 // What the tasks of the backward pass share beside the arguments of the operator.

@@ -60,7 +60,6 @@ __attribute__((noinline)) void dot_streams(const W* w, int64_t stride, const flo
                                            const float* scales, int64_t groups, int64_t size,
                                            float* out) {
   constexpr int lanes = kLanes<float>;
-  constexpr bool whole_lines = step == kLineNumbers<W>;
   // A row by itself has several sums: each would wait for its last addition.
   constexpr int parts = rows > 1 ? 1 : step / lanes < 4 ? step / lanes : 4;
   Vec<float> totals[rows] = {};
@@ -71,7 +70,7 @@ __attribute__((noinline)) void dot_streams(const W* w, int64_t stride, const flo
       Vec<float> apart[rows][parts] = {};
       const int64_t end = k + kStreamDepth < whole ? k + kStreamDepth : whole;
       for (; k < end; k += step) {
-        const bool asks = whole_lines || g % 2 == 0;  // for no line twice
+        const bool asks = step == kLineNumbers<W> || g % 2 == 0;  // for no line twice
 #pragma GCC unroll 8
         for (int r = 0; r < rows; ++r) {
           const W* from = w + r * stride + k;
