@@ -171,11 +171,26 @@ __attribute__((noinline)) void code_tile(const RoundedRows& a, int64_t row, int6
   }
 }
 
-// Columns [column, column + columns) of y for rows [row, row + rows) of a; `sums` has `stride`
-// numbers a row.
+// All rows of a block of y.
 template <typename Sums>
+void code_rows(const RoundedRows& a, int64_t row, int64_t rows, int64_t begin, int64_t blocks,
+               const CodePanel* panels, float* c, int64_t c_stride, bool accumulate) {
+  int64_t i = 0;
+  for (; i + kCodeRows <= rows; i += kCodeRows) {
+    code_tile<Sums, kCodeRows>(a, row + i, begin, blocks, panels, c + i * c_stride, c_stride,
+                               accumulate);
+  }
+  for (; i < rows; ++i) {
+    code_tile<Sums, 1>(a, row + i, begin, blocks, panels, c + i * c_stride, c_stride, accumulate);
+  }
+}
+
+// Columns [column, column + columns) of y for rows [row, row + rows) of a; `sums` has `stride`
+// numbers a row. `multiply` is code_rows, by one instruction or another.
+template <typename Multiply>
 void integer_block(const MatmulArgs& args, int64_t row, int64_t rows, int64_t column,
-                   int64_t columns, CodePanel* panels, float* sums, int64_t stride) {
+                   int64_t columns, CodePanel* panels, float* sums, int64_t stride,
+                   Multiply multiply) {
   constexpr int lanes = kLanes<float>;
   const RoundedRows& a = args.rounded;
   for (int64_t j = 0; j < columns; j += kCodePanels * lanes) {
@@ -185,15 +200,7 @@ void integer_block(const MatmulArgs& args, int64_t row, int64_t rows, int64_t co
         const int64_t first = j + p * lanes < columns ? j + p * lanes : columns - 1;
         pack_codes(args.weight, column + first, columns - first, begin, blocks, panels[p]);
       }
-      const bool more = begin > 0;
-      float* c = sums + j;
-      int64_t i = 0;
-      for (; i + kCodeRows <= rows; i += kCodeRows) {
-        code_tile<Sums, kCodeRows>(a, row + i, begin, blocks, panels, c + i * stride, stride, more);
-      }
-      for (; i < rows; ++i) {
-        code_tile<Sums, 1>(a, row + i, begin, blocks, panels, c + i * stride, stride, more);
-      }
+      multiply(a, row, rows, begin, blocks, panels, sums + j, stride, begin > 0);
     }
   }
 }

@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include "int8.h"
-#include "integer.h"
+#include "integer_amx.h"
 #include "panel.h"
 #include "rows.h"
 
@@ -123,12 +123,13 @@ void rounded_units(const MatmulArgs& args, int64_t begin, int64_t end, Sums sums
   }
 }
 
-template <typename Sums>
-void int4_units(const MatmulArgs& args, int64_t begin, int64_t end, void* scratch) {
+template <typename Multiply>
+void int4_units(const MatmulArgs& args, int64_t begin, int64_t end, void* scratch,
+                Multiply multiply) {
   CodePanel* panels = static_cast<CodePanel*>(scratch);
   float* sums = reinterpret_cast<float*>(panels + kCodePanels);
   rounded_units(args, begin, end, [&](int64_t row, int64_t rows, int64_t column, int64_t columns) {
-    integer_block<Sums>(args, row, rows, column, columns, panels, sums, kUnit);
+    integer_block(args, row, rows, column, columns, panels, sums, kUnit, multiply);
     return sums;
   });
 }
@@ -173,8 +174,13 @@ void matmul_tasks(const MatmulArgs& args, int64_t begin, int64_t end, void* scra
     if (args.weight.kind == WeightKind::kInt8) {
       return int8_units(args, begin, end, scratch);
     }
-    return choices().vnni ? int4_units<LongSums>(args, begin, end, scratch)
-                          : int4_units<ShortSums>(args, begin, end, scratch);
+#if defined(__AVX512F__)
+    if (uses_int4_amx(args)) {
+      return int4_units(args, begin, end, scratch, amx_code_rows);
+    }
+#endif
+    return int4_units(args, begin, end, scratch,
+                      choices().vnni ? code_rows<LongSums> : code_rows<ShortSums>);
   }
 #endif
   if (!is_few(args)) {

@@ -4,6 +4,7 @@
 //
 //   the rows of a, widened or rounded                           activations.h
 //   one row of a    the weight streams past it                  one_row.h: streams.h, digits.h
+//   2 to 4, rounded likewise, 4-bit codes                       one_row.h: digit_rows.h
 //   few             dot products along the rows of the weight   rows.h
 //   many            packed panels and a register tile           panel.h, tile.h
 //   rounded         likewise, in integers                       integer.h (4-bit codes), int8.h
@@ -17,6 +18,8 @@ namespace fusewheel {
 
 // A task is this many columns of y: a whole number of panels and of vectors.
 constexpr int64_t kUnit = 32;
+// With VNNI so many rows of rounded activations stream past 4-bit codes as one row does.
+constexpr int64_t kDigitRows = 4;
 
 struct MatmulArgs {
   const void* a;  // [m, k] in the accumulation type

@@ -1,7 +1,8 @@
-// One row of a, as in generating text: which of the streaming products a weight takes.
+// One row of a, or very few, as in generating text: which of the streaming products a weight takes.
 #pragma once
 
 #include "block_digits.h"
+#include "digit_rows.h"
 #include "matmul.h"
 #include "streams.h"
 
@@ -12,14 +13,22 @@ struct OneRow {
   float* scales;
   float* zeros;
 #if defined(__AVX2__)
-  DigitRow digits;
+  DigitRow digits[kDigitRows];
   BlockDigits* block_digits;
   int block_planes;
 #endif
 };
 
-// Lays the memory out; returns its size in floats, which is all it does without memory.
-FUSEWHEEL_INLINE int64_t one_row_scratch(const LinearWeight& weight, float* memory, OneRow& one) {
+// Whether several rows of a are multiplied as one row is.
+FUSEWHEEL_INLINE bool has_digit_rows(const MatmulArgs& args) {
+  return args.dynamic && args.weight.kind == WeightKind::kInt4 && args.m > 1 &&
+         args.m <= kDigitRows && choices().vnni;
+}
+
+// Lays the memory out for `rows` rows of digits; returns its size in floats, which is all it does
+// without memory.
+FUSEWHEEL_INLINE int64_t one_row_scratch(const LinearWeight& weight, int64_t rows, float* memory,
+                                         OneRow& one) {
   if (weight.kind == WeightKind::kFloating) {
     return 0;
   }
@@ -42,9 +51,11 @@ FUSEWHEEL_INLINE int64_t one_row_scratch(const LinearWeight& weight, float* memo
   const int64_t padded = padded_blocks(weight);
   one.scales = take(padded * kStreams);
   one.zeros = take(padded * kStreams);
-  one.digits = {reinterpret_cast<int8_t*>(take(padded * kInt4Block * kMostDigits / 4)),
-                take(padded), take(padded),
-                reinterpret_cast<int32_t*>(take(padded * kBlockLanes)), kMostDigits};
+  for (int64_t row = 0; row < rows; ++row) {
+    one.digits[row] = {reinterpret_cast<int8_t*>(take(padded * kInt4Block * kMostDigits / 4)),
+                       take(padded), take(padded),
+                       reinterpret_cast<int32_t*>(take(padded * kBlockLanes)), kMostDigits};
+  }
 #endif
   return used;
 }
@@ -84,11 +95,11 @@ FUSEWHEEL_INLINE bool prepare_one_row([[maybe_unused]] const MatmulArgs& args,
     return prepare_block_row(weight, a, args.dtype, one);
   }
   const int64_t blocks = weight.columns / kInt4Block;
-  one.digits.planes = args.dynamic ? 1 : digits_for(a, blocks, args.dtype);
-  if (one.digits.planes == 0) {
+  one.digits[0].planes = args.dynamic ? 1 : digits_for(a, blocks, args.dtype);
+  if (one.digits[0].planes == 0) {
     return false;
   }
-  to_digits(a, blocks, one.digits);
+  to_digits(a, blocks, one.digits[0]);
   return true;
 #else
   return false;
@@ -124,12 +135,37 @@ FUSEWHEEL_INLINE void one_row(const MatmulArgs& args, int64_t begin, int64_t cou
         return stream_rows<rows, int8_t>(weight, first, a, one.scales, groups, out + row);
       case WeightKind::kInt4:
 #if defined(__AVX2__)
-        dot_digits<rows>(weight, first, one.digits, one.scales, one.zeros, out + row);
+        dot_digits<rows>(weight, first, one.digits[0], one.scales, one.zeros, out + row);
 #endif
         return;
       case WeightKind::kBlocks: return;
     }
   });
 }
+
+#if defined(__AVX2__)
+// Several rows of a.
+FUSEWHEEL_INLINE void prepare_digit_rows(const MatmulArgs& args, OneRow& one) {
+  for (int64_t row = 0; row < args.m; ++row) {
+    one.digits[row].planes = 1;
+    to_digits(static_cast<const float*>(args.a) + row * args.a_stride,
+              args.weight.columns / kInt4Block, one.digits[row]);
+  }
+}
+
+// Rows [begin, begin + count) of the weight times all rows of a; `stride` is that of `out`.
+FUSEWHEEL_INLINE void digit_rows(const MatmulArgs& args, int64_t begin, int64_t count,
+                                 const OneRow& one, float* out, int64_t stride) {
+  by_streams(count, false, [&](auto together, int64_t row) {
+    constexpr int rows = decltype(together)::value;
+    dot_digit_rows<rows>(args.weight, begin + row, one.digits, args.m, one.scales, one.zeros,
+                         out + row, stride);
+  });
+}
+#else
+FUSEWHEEL_INLINE void prepare_digit_rows(const MatmulArgs&, OneRow&) {}
+FUSEWHEEL_INLINE void digit_rows(const MatmulArgs&, int64_t, int64_t, const OneRow&, float*,
+                                 int64_t) {}
+#endif
 
 }  // namespace fusewheel::FUSEWHEEL_ISA

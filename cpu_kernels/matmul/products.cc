@@ -75,8 +75,9 @@ PreparedProduct::PreparedProduct(const RowMatrix& x, const LinearWeight& weight,
   args = {a_.tensor.const_data_ptr(), a_.stride, x.count, weight.rows, weight.columns, weight, false,
           bias_.has_value() ? bias_->tensor.const_data_ptr() : nullptr, y.mutable_data_ptr(),
           dtype_of(y), integers, {}};
-  // One row of 4-bit codes is rounded by each thread.
-  if (integers && (x.count != 1 || weight.kind != WeightKind::kInt4)) {
+  // Very few rows for 4-bit codes are rounded by each thread.
+  const int64_t few = weight.kind == WeightKind::kInt4 ? (choices().vnni ? kDigitRows : 1) : 0;
+  if (integers && x.count > few) {
     rounded_ = std::make_unique<RoundedMatrix>(a_, weight);
     args.rounded = rounded_->rows();
   }

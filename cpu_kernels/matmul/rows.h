@@ -152,7 +152,8 @@ constexpr int64_t kDecoded = kDotColumns * kFewDepth;
 
 FUSEWHEEL_INLINE int64_t few_scratch(const MatmulArgs& args) {
   OneRow one = {};
-  return kLaneSums + kDecoded + one_row_scratch(args.weight, nullptr, one);
+  const int64_t rows = has_digit_rows(args) ? args.m : 1;
+  return kLaneSums + kDecoded + one_row_scratch(args.weight, rows, nullptr, one);
 }
 
 // Columns [begin, end) of y, a unit at a time; finish(sums, column, columns) rounds and stores.
@@ -162,13 +163,19 @@ FUSEWHEEL_INLINE void few_rows(const MatmulArgs& args, int64_t begin, int64_t en
   Vec<float>* lane_sums = reinterpret_cast<Vec<float>*>(memory);
   float* decoded = memory + kLaneSums;
   OneRow one_row_memory = {};
-  one_row_scratch(args.weight, decoded + kDecoded, one_row_memory);
+  const bool several = has_digit_rows(args);
+  one_row_scratch(args.weight, several ? args.m : 1, decoded + kDecoded, one_row_memory);
   const bool one = args.m == 1 && prepare_one_row(args, one_row_memory);
+  if (several) {
+    prepare_digit_rows(args, one_row_memory);
+  }
   for (int64_t column = begin; column < end; column += kUnit) {
     const int64_t columns = end - column < kUnit ? end - column : kUnit;
     float sums[kFewRows][kUnit];
     if (one) {
       one_row(args, column, columns, one_row_memory, sums[0]);
+    } else if (several) {
+      digit_rows(args, column, columns, one_row_memory, sums[0], kUnit);
     } else {
       few_decoded(args, column, columns, decoded, lane_sums);
       for (int64_t row = 0; row < args.m; ++row) {

@@ -12,11 +12,12 @@ namespace fusewheel::FUSEWHEEL_ISA {
 
 constexpr int64_t kTile = 16;  // rows; columns of sums
 
-// The processor's tiles, for as long as this lives. Those of sums and of what is multiplied, 0 to 5, may
-// have fewer rows, which takes less time.
+// The processor's tiles, for as long as this lives: 0 to 3 for sums, 4 and 5 for rows, 6 and 7 for the
+// columns that they are multiplied by. There may be fewer rows, and fewer bytes in a row, which takes
+// less time.
 class Tiles {
  public:
-  FUSEWHEEL_AMX_INLINE explicit Tiles(int64_t rows = kTile) {
+  FUSEWHEEL_AMX_INLINE explicit Tiles(int64_t rows = kTile, int64_t depth = 64) {
     struct alignas(64) {
       uint8_t palette = 1;
       uint8_t start = {};
@@ -26,6 +27,10 @@ class Tiles {
     } config;
     for (int i = 0; i < 6; ++i) {
       config.rows[i] = static_cast<uint8_t>(rows);
+    }
+    for (int i = 0; i < 2; ++i) {
+      config.bytes[4 + i] = static_cast<uint16_t>(depth);
+      config.rows[6 + i] = static_cast<uint8_t>(depth / 4);
     }
     _tile_loadconfig(&config);
   }

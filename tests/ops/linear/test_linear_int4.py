@@ -60,16 +60,23 @@ def test_dtypes_mix(given, stored, dynamic):
         )
 
 
-def test_integer_products_are_exact():
-    """Activations that are whole steps and scales that are powers of two leave nothing to round."""
+# One row, very few, packed codes, whole tiles and parts of them; columns in pieces.
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 13, 16, 47])
+@pytest.mark.parametrize(("columns", "group_size"), [(32, 32), (416, 32), (768, 128), (1088, 64)])
+def test_integer_products_are_exact(rows, columns, group_size):
+    """Activations that are whole steps, scales and zeros of few bits leave nothing to round."""
     generator = torch.Generator().manual_seed(6)
-    x = torch.randint(-127, 128, (5, 512), generator=generator).float()
+    x = torch.randint(-127, 128, (rows, columns), generator=generator).float()
     x[:, ::32] = 127
-    codes, _, _ = weight(9, 512, 32)
-    for size in (32, 64, 128):
-        scales = torch.full((9, 512 // size), 2.0**-6)
-        y = fusewheel.linear_int4(x, codes, scales, -8 * scales, size, None, True)
-        assert torch.equal(y, (x.double() @ (unpack(codes).double().T - 8) * 2.0**-6).float())
+    for outputs in (9, 77):
+        codes, *_ = weight(outputs, columns, group_size)
+        groups = (outputs, columns // group_size)
+        scales = 2.0 ** -torch.randint(3, 6, groups, generator=generator)
+        zeros = torch.randint(-32, 33, groups, generator=generator) * 2.0**-5
+        y = fusewheel.linear_int4(x, codes, scales, zeros, group_size, None, True)
+        scale, zero = (t.repeat_interleave(group_size, 1).double() for t in (scales, zeros))
+        decoded = unpack(codes).double() * scale + zero
+        assert torch.equal(y, (x.double() @ decoded.T).float())
 
 
 def test_dynamic_rounds_by_32_whatever_the_group():
