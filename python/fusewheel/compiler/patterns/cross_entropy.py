@@ -40,7 +40,7 @@ def _best(loss: LossCall, found: list[Rows]) -> Rows:
         found = [rows for rows in found if dtype_of(rows.node) == dtype]
         require(bool(found), f"the class weights are {dtype}")
     # If capped logits are used elsewhere too, they have to be computed anyway.
-    found = [rows for rows in found if rows.softcap == 0 or _is_private(loss, rows)] or found
+    found = [rows for rows in found if _is_private(loss, rows)] or found
     return min(found, key=lambda rows: (rows.softcap == 0, _item_size(rows.node)))
 
 
