@@ -7,7 +7,8 @@
 //   2 to 4, rounded likewise, 4-bit codes                       one_row.h: digit_rows.h
 //   few             dot products along the rows of the weight   rows.h
 //   many            packed panels and a register tile           panel.h, tile.h
-//   rounded         likewise, in integers                       integer.h (4-bit codes), int8.h
+//   rounded         likewise, in integers                       integer.h (4-bit codes), int8.h;
+//                                                               by AMX integer_amx.h, int8_amx.h
 #pragma once
 
 #include <fusewheel/linear/linear_args.h>

@@ -52,10 +52,10 @@ A figure outside of its gate is **bold**. It is also listed in
 `tests/cuda_emulated/counts/missed.py`: a test fails if it becomes worse, and if it becomes better
 without the list being changed.
 
-Races have a gate without a figure: none. No two threads of a block access one byte, one of them
-to write it, without a barrier between them, and no two blocks of a launch do. No kernel reads
-shared memory that its block has not written. Every operator is checked with every sample of its
-tests.
+Races have no figure: there must be none. If a thread writes a byte, another thread of its block
+accesses that byte only after a barrier, and another block of the launch does not access it. No
+kernel reads shared memory that its block has not written. Every operator is checked with all the
+float32 samples of its tests; other dtypes are not checked.
 """
 
 PREDICTION = f"""

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
-from accelerate.state import AcceleratorState
+from pages import trainer
 from tiny_gguf import small_llama, write_gguf
 
 TOKENS = ("<e>", *"abcdefghijklmnopqrstuvwxyz", "ab")
@@ -27,17 +24,8 @@ def around(names: dict[str, Any]) -> Iterator[None]:
         batches=[{"input_ids": ids, "labels": ids}] * 10,
         path=str(path),
     )
-    with (
-        contextlib.redirect_stdout(None),
-        warnings.catch_warnings(),
-        # The Trainer talks to accelerate by environment variables. Inductor would take a minute.
-        mock.patch.dict(os.environ),
-        mock.patch("fusewheel.compiler.entry.dynamo.WORTHWHILE", 2.0),
-    ):
-        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated")
-        warnings.filterwarnings("ignore", ".*pin_memory", UserWarning)
+    with contextlib.redirect_stdout(None), trainer():
         yield
-    AcceleratorState._reset_state(True)
     torch.compiler.reset()
     assert names["result"].global_step == 2
     assert names["losses"][-1] < names["losses"][0]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
-import re
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
 import transformers
 from fusewheel.quantization import LinearInt4
-from scripts import ROOT
+from pages import shown
 from tiny_gguf import small_llama
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch._dynamo.utils import counters
@@ -38,8 +37,7 @@ def around(names: dict[str, Any]) -> Iterator[None]:
         contextlib.redirect_stdout(printed),
     ):
         yield
-    page = (ROOT / "docs" / "first-model.md").read_text(encoding="utf-8")
-    for shown in re.findall(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
-        assert shown in printed.getvalue()
+    for text in shown("first-model"):
+        assert text in printed.getvalue()
     assert counters["fusewheel"]["rms_norm"]
     assert isinstance(names["small"].model.layers[0].mlp.up_proj, LinearInt4)

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import re
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-from scripts import ROOT
+from pages import prints_what_it_shows
 
 
 def around(names: dict[str, Any]) -> Iterator[None]:
-    printed = io.StringIO()
-    torch.compiler.reset()
-    with contextlib.redirect_stdout(printed):
-        yield
-    torch.compiler.reset()
-    page = (ROOT / "docs" / "jit-and-cpp.md").read_text(encoding="utf-8")
-    shown = re.findall(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    assert printed.getvalue() == "".join(shown)
+    yield from prints_what_it_shows("jit-and-cpp")

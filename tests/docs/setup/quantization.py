@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fusewheel.quantization import LinearInt4
+from fusewheel.quantization import LinearInt4, LinearInt8
 from tiny_gguf import small_llama, write_gguf
 from torch import nn
 
@@ -28,4 +28,5 @@ def around(names: dict[str, Any]) -> Iterator[None]:
     loaded.load_state_dict(torch.load("int4.pt"))
     torch.testing.assert_close(loaded(x), model(x))
     assert isinstance(names["model"][2], LinearInt4)
+    assert isinstance(names["encoder"][2], LinearInt8) and names["encoder"][2].dynamic
     assert names["layer"].qweight is names["weight"].qweight

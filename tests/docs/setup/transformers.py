@@ -6,18 +6,13 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
-import re
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 import transformers
-from accelerate.state import AcceleratorState
-from scripts import ROOT
+from pages import shown, trainer
 from stored_checkpoints import write
 from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 
@@ -33,25 +28,15 @@ def around(names: dict[str, Any]) -> Iterator[None]:
     write(Path(names["checkpoint"]), "gptq")
     quantizers = dict(AUTO_QUANTIZER_MAPPING)
     printed = io.StringIO()
-    with (
-        contextlib.redirect_stdout(printed),
-        warnings.catch_warnings(),
-        # The Trainer talks to accelerate by environment variables. Inductor would take a minute.
-        mock.patch.dict(os.environ),
-        mock.patch("fusewheel.compiler.entry.dynamo.WORTHWHILE", 2.0),
-    ):
-        # peft asks transformers for something by an old name.
-        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated")
-        warnings.filterwarnings("ignore", ".*pin_memory", UserWarning)
+    with contextlib.redirect_stdout(printed), trainer():
         yield
-    AcceleratorState._reset_state(True)
     # Other tests load models as transformers does.
     AUTO_QUANTIZER_MAPPING.update(quantizers)
-    page = (ROOT / "docs" / "transformers.md").read_text(encoding="utf-8")
-    shown = re.findall(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     # The Trainer prints its figures as a dictionary.
     lines = printed.getvalue().splitlines(keepends=True)
-    assert "".join(line for line in lines if not line.startswith("{")) == "".join(shown)
+    assert "".join(line for line in lines if not line.startswith("{")) == "".join(
+        shown("transformers")
+    )
     assert names["result"].global_step == 2
     assert names["model"].config._attn_implementation == "fusewheel"
     assert torch.isfinite(names["loss"])
