@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pages import trainer
+from shown_pages import trainer
 from tiny_gguf import small_llama, write_gguf
 
 TOKENS = ("<e>", *"abcdefghijklmnopqrstuvwxyz", "ab")

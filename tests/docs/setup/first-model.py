@@ -10,7 +10,7 @@ from unittest import mock
 
 import transformers
 from fusewheel.quantization import LinearInt4
-from pages import shown
+from shown_pages import shown
 from tiny_gguf import small_llama
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch._dynamo.utils import counters

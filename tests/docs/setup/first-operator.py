@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pages import prints_what_it_shows
+from shown_pages import prints_what_it_shows
 
 
 def around(names: dict[str, Any]) -> Iterator[None]:

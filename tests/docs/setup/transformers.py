@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import transformers
-from pages import shown, trainer
+from shown_pages import shown, trainer
 from stored_checkpoints import write
 from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 
