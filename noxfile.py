@@ -536,7 +536,8 @@ def bench(session: nox.Session) -> None:
     )
     if "encoders" in session.posargs:
         session.install("transformers>=5.0")
-        # Without these the table lacks its rival.
+    if {"encoders", "linear"} & set(session.posargs):
+        # Without these the tables lack a rival.
         session.install("onnx", "onnxruntime", success_codes=range(256))
     folder = str(ROOT / "tests")
     session.run("python", "-m", "benchmarks", *session.posargs, env={"PYTHONPATH": folder})

@@ -23,6 +23,7 @@ CALL, ADD = "call", "torch.add"
 # Other runtimes.
 ORT_FP32, ORT_INT4, LLAMA_CPP = "ort-fp32", "ort-int4", "llama.cpp"
 ORT_INT8 = "ort int8"
+NBITS = "MatMulNBits"
 
 _NORMS = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm")
 
@@ -71,7 +72,8 @@ def peer_goals(name: str, rows: int) -> dict[str, float]:
 def linear_goals(name: str, rows: int) -> dict[str, float]:
     """Of a linear layer, by the format of its weight and the rows of x.
 
-    Meant for a CPU without AVX-512, where PyTorch has no fast bfloat16: see `--isa avx2`.
+    Those of bfloat16 are meant for a CPU without AVX-512, where PyTorch has no fast one: see
+    `--isa avx2`.
     """
     if name in ("linear bf16", "linear fp32 x bf16"):
         if rows == 1:
@@ -84,8 +86,12 @@ def linear_goals(name: str, rows: int) -> dict[str, float]:
         return {FP32: 3.5}
     if name == "linear_int4" and rows == 1:
         return {FP32: 6.0, READ: 0.8}
-    if name == "linear_int4 dynamic" and rows >= 64:
-        return {FP32: 1.5}
+    if name == "linear_int8 dynamic":
+        return {READ: 0.8} if rows == 1 else {FP32: 2.0} if rows >= 64 else {}
+    if name == "linear_int4 dynamic":
+        if rows >= 64:
+            return {FP32: 2.0, NBITS: 1.7}
+        return {NBITS: 1.2} | ({READ: 0.8} if rows == 1 else {})
     return {}
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from benchmarks.goals import BF16, FP32, READ, judged, linear_goals
+from benchmarks import matmul_nbits
+from benchmarks.goals import BF16, FP32, NBITS, READ, judged, linear_goals
 from benchmarks.results import DIRECTIONS, Cell, mean_ratio
 from benchmarks.tables import Column, Panels, Table, met, wrapped
 from benchmarks.timing import measure, reader
@@ -23,6 +24,8 @@ from torch.nn import functional as F
 
 ops = torch.ops.fusewheel
 GROUP_SIZE = 32
+# ONNX Runtime's threads keep a core each busy for some milliseconds after a call.
+PAUSE = 0.03
 
 # What lies in memory for a weight.
 STORED: dict[str, Callable[[Tensor], tuple[Any, ...]]] = {
@@ -62,6 +65,9 @@ LAYERS: dict[str, Layer] = {
     ),
 }
 
+# It has no `call`: a model that has all copies runs as one.
+_RIVAL = Layer("float32", "int4", F.linear)
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(threads=[2])
@@ -95,20 +101,33 @@ def cells(options: argparse.Namespace) -> Iterator[Cell]:
         for outputs, inputs in options.shapes:
             weight = torch.randn(outputs, inputs) / inputs**0.5
             copies = {name: _copies(store(weight), total) for name, store in STORED.items()}
+            rival = _rival(options, weight, len(copies["int4"]))
             for rows, direction in itertools.product(options.rows, options.directions):
                 x = torch.randn(rows, inputs)
                 layers = {n: layer for n, layer in LAYERS.items() if layer.takes(direction)}
-                times = measure(
-                    {READ: read}
-                    | {
-                        name: _runner(layer, x, copies[layer.stored], direction, turn / len(layers))
-                        for turn, (name, layer) in enumerate(layers.items())
-                    },
-                    options.seconds,
-                )
+                runs = {READ: read} | {
+                    name: _runner(layer, x, copies[layer.stored], direction, turn / len(layers))
+                    for turn, (name, layer) in enumerate(layers.items())
+                }
+                if rival is not None and direction == "fwd":
+                    layers[NBITS] = _RIVAL
+                    runs[NBITS] = rival.of(rows)
+                times = measure(runs, options.seconds, PAUSE)
+                if rival is not None and NBITS in times:
+                    times[NBITS] /= rival.copies
                 roof = times[READ] / total
                 for name, layer in layers.items():
                     yield _cell(name, layer, times, rows, weight.shape, direction, roof, copies)
+
+
+def _rival(
+    options: argparse.Namespace, weight: Tensor, copies: int
+) -> matmul_nbits.Products | None:
+    """ONNX Runtime, if it is there; it cannot be held to fewer instructions."""
+    if options.isa is not None or not matmul_nbits.is_there():
+        return None
+    outputs, inputs = weight.shape
+    return matmul_nbits.Products(inputs, outputs, copies, torch.get_num_threads())
 
 
 def _copies(stored: tuple[Any, ...], total: int) -> list[tuple[Any, ...]]:
@@ -155,7 +174,10 @@ def _cell(
     # Backward reads the weight again, and writes its gradient.
     passes = 1 if direction == "fwd" else 3
     roof = passes * _bytes(copies[layer.stored][0]) * seconds_per_byte
-    reached = {b: times[b] / times[name] for b in (FP32, BF16)} | {READ: roof / times[name]}
+    baselines = {b: times[b] for b in (FP32, BF16, NBITS) if b in times}
+    reached = {b: seconds / times[name] for b, seconds in baselines.items()}
+    reached[READ] = roof / times[name]
+    goals = linear_goals(name, rows) if direction == "fwd" else {}
     return Cell(
         name=name,
         case=f"{rows}x{inputs}x{outputs}",
@@ -163,10 +185,10 @@ def _cell(
         threads=torch.get_num_threads(),
         direction=direction,
         seconds=times[name],
-        baselines={b: times[b] for b in (FP32, BF16)},
+        baselines=baselines,
         roof=roof,
         flops=passes * 2 * rows * inputs * outputs,
-        goals=judged(linear_goals(name, rows) if direction == "fwd" else {}, reached),
+        goals=judged({b: least for b, least in goals.items() if b in reached}, reached),
     )
 
 
@@ -192,9 +214,15 @@ def notes(options: argparse.Namespace) -> str:
         "feature. `fwd+bwd`: with the gradients of x and of the weight. `x fp32` and `x bf16`: how "
         "many times as fast as `F.linear` in that dtype. `of read`: the bytes of the weight (three "
         "times as many with gradients) per second, relative to the read bandwidth of `torch.dot` "
-        f"over {options.megabytes} MB, timed in turn with the rest. The goals are for a CPU "
-        "without AVX-512."
+        f"over {options.megabytes} MB, timed in turn with the rest. `MatMulNBits`: ONNX Runtime's "
+        f"(accuracy level {matmul_nbits.ACCURACY_LEVEL}, blocks of {matmul_nbits.BLOCK}), all "
+        "copies in one model. `x ort`: how many times as fast as that. The goals of bfloat16 are "
+        "for a CPU without AVX-512."
     )
+
+
+def _of_rival(cell: Cell) -> str:
+    return f"{cell.ratio(NBITS):.2f}" if NBITS in cell.baselines else "-"
 
 
 TABLE = Table(
@@ -209,6 +237,9 @@ TABLE = Table(
         Column("GFLOP/s", 8, lambda cell: f"{cell.flops / cell.seconds / 1e9:.1f}"),
         Column("x fp32", 6, lambda cell: f"{cell.ratio(FP32):.2f}"),
         Column("x bf16", 6, lambda cell: f"{cell.ratio(BF16):.2f}"),
+        Column(
+            "x ort", 6, lambda cell: f"{cell.ratio(NBITS):.2f}" if NBITS in cell.baselines else "-"
+        ),
         Column("of read", 7, lambda cell: f"{cell.of_roof:.0%}"),
         Column(
             "goals",

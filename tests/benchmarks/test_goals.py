@@ -9,6 +9,7 @@ from benchmarks.goals import (
     FASTER,
     FP32,
     INDUCTOR,
+    NBITS,
     READ,
     ROOF,
     judged,
@@ -33,7 +34,10 @@ def test_a_goal_is_met_when_it_is_reached():
         "80% of read": False,
     }
     assert judged(linear_goals("linear_int4", 4), reached) == {}
-    assert judged(linear_goals("linear_int4 dynamic", 64), reached) == {"1.5x fp32": True}
+    assert judged(linear_goals("linear_int4 dynamic", 64), reached | {NBITS: 1.6}) == {
+        "2x fp32": True,
+        "1.7x MatMulNBits": False,
+    }
     assert judged(linear_goals("linear_int8", 1), reached | {FP32: 3.49}) == {"3.5x fp32": False}
 
 
@@ -43,6 +47,7 @@ def test_every_goal_is_of_a_layer_that_is_timed():
         "linear bf16",
         "linear fp32 x bf16",
         "linear_int8",
+        "linear_int8 dynamic",
         "linear_int4",
         "linear_int4 dynamic",
     }

@@ -7,7 +7,7 @@ import argparse
 import pytest
 import torch
 from benchmarks import linear
-from benchmarks.goals import BF16, FP32, READ
+from benchmarks.goals import BF16, FP32, NBITS, READ
 from benchmarks.results import DIRECTIONS
 
 
@@ -20,6 +20,7 @@ def options():
         directions=["fwd"],
         megabytes=1,
         seconds=0.0,
+        isa="avx2",
     )
 
 
@@ -28,7 +29,8 @@ def clock(monkeypatch):
     """Every competitor runs once and takes what is written here."""
     seconds = dict.fromkeys(linear.LAYERS, 0.001) | {FP32: 4e-3, BF16: 8e-3, READ: 1.0}
 
-    def measure(competitors, _):
+    def measure(competitors, _, pause):
+        assert pause > 0
         for run in competitors.values():
             run()
         return {name: seconds[name] for name in competitors}
@@ -87,3 +89,26 @@ def test_the_chart_is_relative_to_float32(options, clock):
     assert list(panel) == ["M = 1", "M = 4"]
     assert panel["M = 1"]["linear_int8"] == pytest.approx(4.0)
     assert FP32 not in panel["M = 1"]
+
+
+def test_the_rival_multiplies_all_copies_at_once(options, clock, monkeypatch):
+    class Products:
+        copies = 400
+
+        def __init__(self, inputs, outputs, copies, threads):
+            assert (inputs, outputs, threads) == (96, 64, torch.get_num_threads())
+
+        def of(self, rows):
+            assert rows in (1, 4)
+            return lambda: None
+
+    monkeypatch.setattr(linear.matmul_nbits, "is_there", lambda: True)
+    monkeypatch.setattr(linear.matmul_nbits, "Products", Products)
+    options.isa = None
+    clock[NBITS] = 0.4
+    found = list(linear.cells(options))
+    assert [cell.name for cell in found] == 2 * [*linear.LAYERS, NBITS]
+    own = next(cell for cell in found if cell.name == "linear_int4 dynamic")
+    assert own.ratio(NBITS) == pytest.approx(1.0)
+    assert own.goals["1.2x MatMulNBits"] is False
+    assert next(cell for cell in found if cell.name == NBITS).is_baseline

@@ -25,8 +25,14 @@ def require(environment: Mapping[str, str]) -> None:
         os.execve(sys.executable, sys.orig_argv, {**os.environ, **environment})
 
 
-def measure(competitors: Mapping[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
-    """Median time of a call of each, in turns; `seconds` is for one competitor on average."""
+def measure(
+    competitors: Mapping[str, Callable[[], Any]], seconds: float, pause: float = 0.0
+) -> dict[str, float]:
+    """Median time of a call of each, in turns; `seconds` is for one competitor on average.
+
+    With a `pause` (in seconds) each turn waits so long and calls once before it is timed: the
+    threads of a competitor may wait for work by keeping a core busy.
+    """
     # Small operators are called several times in a sample, so that the clock does not matter.
     calls = {name: max(1, int(_SAMPLE / _once(run))) for name, run in competitors.items()}
     start = time.perf_counter()
@@ -37,6 +43,9 @@ def measure(competitors: Mapping[str, Callable[[], Any]], seconds: float) -> dic
     samples: dict[str, list[float]] = {name: [] for name in competitors}
     for _ in range(rounds):
         for name, run in competitors.items():
+            if pause:
+                time.sleep(pause)
+                run()
             samples[name].append(_sample(run, calls[name]))
     return {name: statistics.median(times) for name, times in samples.items()}
 
