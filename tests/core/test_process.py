@@ -122,6 +122,22 @@ def test_a_process_that_died_is_the_cause_of_what_others_raise():
     os.close(ours)
 
 
+def test_a_process_may_end_after_others_have_noticed():
+    ours, theirs = os.pipe()
+    raising = Child(wait_for, ours, theirs, method="fork")
+    dying = Child(leave_and_die, theirs, method="fork")
+    os.close(theirs)
+    with pytest.raises(ChildError, match="SIGKILL"):
+        values([raising, dying], 60)
+    os.close(ours)
+
+
+def leave_and_die(theirs: int) -> None:
+    os.close(theirs)
+    time.sleep(0.1)
+    killed()
+
+
 def wait_for(ours: int, theirs: int) -> None:
     os.close(theirs)
     os.read(ours, 1)

@@ -14,7 +14,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +22,8 @@ Method = Literal["fork", "spawn"]
 _POLL_S = 0.25
 # The time in which a process that has nothing to do must end.
 _END_S = 5.0
+# The time in which it shows that a process is ending, after others have noticed.
+_SHOW_S = 0.5
 _LINES = 15
 
 
@@ -180,7 +182,10 @@ def values(children: Sequence[Child], seconds: float) -> list[Any]:
             if len(found) < len(children) and time.monotonic() > deadline:
                 raise ChildError(f"no result in {seconds:.0f} seconds", late=True)
     except ChildError as error:
-        # A process that ends is the cause of what others raise, and of their waiting.
+        # A process that ends is the cause of what others raise, and of their waiting. Its
+        # connections are closed before the system says that it has ended.
+        if not error.late:
+            wait([child._process.sentinel for child in children], _SHOW_S)
         causes = [child._death() for child in children if child._process.exitcode]
         for child in children:
             child.close()
