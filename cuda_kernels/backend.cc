@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "ranges.h"
+
 #if !FUSEWHEEL_EMULATED
 #include <torch/csrc/stable/accelerator.h>
 
@@ -15,13 +17,15 @@ namespace fusewheel {
 
 #if FUSEWHEEL_EMULATED
 
-void on_stream(const char*, const Tensor&, const std::function<void(Stream)>& body) {
+void on_stream(const char* op, const Tensor&, const std::function<void(Stream)>& body) {
+  const Range range(op);
   body(nullptr);
 }
 
 #else
 
 void on_stream(const char* op, const Tensor& tensor, const std::function<void(Stream)>& body) {
+  const Range range(op);
   const auto device = tensor.get_device_index();
   const torch::stable::accelerator::DeviceGuard guard(device);
   if (aoti_torch_get_current_cuda_stream == nullptr) {

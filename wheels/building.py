@@ -106,6 +106,15 @@ def install_once(session: nox.Session, *requirements: str) -> None:
         stamp.write_text(digest)
 
 
+def program(session: nox.Session, name: str) -> str:
+    """A program that one of NVIDIA's packages has installed into the session's environment."""
+    home = Path(session.virtualenv.location)
+    found = sorted(path for path in home.rglob(f"nvidia/*/**/{name}") if path.is_file())
+    if not found:
+        session.error(f"{name} was not found in {home}")
+    return str(found[0])
+
+
 def copy(session: nox.Session) -> Path:
     """The sources without what was made of them: a container is given the whole folder."""
     folder = Path(session.create_tmp()) / "sources"

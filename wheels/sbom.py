@@ -1,7 +1,7 @@
 """Writes the bill of materials of a folder of wheels (CycloneDX 1.6): what is in them, by hash.
 
 Of other people's work the kernel libraries contain torch's stable headers and, for CUDA, NVIDIA's
-runtime; both are compiled in, so no installed metadata names them.
+runtime and its headers of NVTX; all are compiled in, so no installed metadata names them.
 
     python wheels/sbom.py FOLDER    writes FOLDER/fusewheel.cdx.json
 """
@@ -17,7 +17,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 # Requirements of the build that end up inside a wheel.
-COMPILED_IN = {"fusewheel_cpu": ("torch",), "fusewheel_cuda": ("torch", "nvidia-cuda-runtime")}
+COMPILED_IN = {
+    "fusewheel_cpu": ("torch",),
+    "fusewheel_cuda": ("torch", "nvidia-cuda-runtime", "nvidia-nvtx"),
+}
 
 
 def bill(wheels: list[Path]) -> dict[str, Any]:

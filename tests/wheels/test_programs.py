@@ -120,7 +120,13 @@ def test_bill_of_materials_names_what_is_compiled_in(tmp_path):
     ]
     document = sbom.bill(files)
     names = {component["name"]: component for component in document["components"]}
-    assert set(names) == {"fusewheel-cpu", "fusewheel-cuda", "torch", "nvidia-cuda-runtime"}
+    assert set(names) == {
+        "fusewheel-cpu",
+        "fusewheel-cuda",
+        "torch",
+        "nvidia-cuda-runtime",
+        "nvidia-nvtx",
+    }
     assert len(names["fusewheel-cpu"]["hashes"][0]["content"]) == 64
     inside = {entry["ref"]: entry["dependsOn"] for entry in document["dependencies"]}
-    assert len(inside["fusewheel_cuda-1.0-x.whl"]) == 2
+    assert len(inside["fusewheel_cuda-1.0-x.whl"]) == 3

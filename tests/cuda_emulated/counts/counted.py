@@ -9,6 +9,7 @@ import torch
 from cuda_emulated.counts.cases import Case
 from cuda_emulated.counts.figures import Figures, figures
 from cuda_emulated.counts.launches import Launch, launches
+from cuda_emulated.counts.predicted import Moved
 
 
 @dataclass(frozen=True)
@@ -19,9 +20,11 @@ class Counted:
     launches: tuple[Launch, ...]
     figures: Figures
 
-    def moved(self, rows: int) -> int:
-        """Bytes that the case moves with another number of rows."""
-        return round(self.case.minimum(rows) * self.figures.bytes)
+    @property
+    def moved(self) -> Moved:
+        """What the case moves at its full shape."""
+        bytes_ = round(self.case.minimum(self.case.full) * self.figures.bytes)
+        return Moved(self.case, bytes_, len(self.launches))
 
 
 @cache

@@ -8,7 +8,7 @@ from pathlib import Path
 from cuda_emulated.counts.cases import CASES
 from cuda_emulated.counts.counted import Counted, counted
 from cuda_emulated.counts.figures import LEAST, MOST, Figures, missed
-from cuda_emulated.counts.predicted import COPY, GPUS, LAUNCH, PRODUCTS, seconds, share
+from cuda_emulated.counts.predicted import COPY, GPUS, LAUNCH, PRODUCTS, seconds, share, write
 from cuda_emulated.counts.resources import PROCESSORS, launched, occupancy, stored
 
 PAGE = Path(__file__).parents[3] / "docs" / "cuda-counts.md"
@@ -23,6 +23,7 @@ every access to memory. This page is written from what they counted. The times a
 ```bash
 python noxfile.py -s cuda_emulated -- tests/cuda_emulated/counts   # count, and compare
 python noxfile.py -s cuda_counts                                   # count, and write
+python noxfile.py -s bench_cuda                                    # measure, on a GPU
 ```
 
 ## What is counted
@@ -111,10 +112,10 @@ def figures_of(found: Counted) -> list[str]:
 
 def prediction_of(found: Counted) -> list[str]:
     """The cells of a case in the table of times."""
-    case = found.case
-    cells = [case.name, f"{found.moved(case.full) / 1e6:,.1f}", str(len(found.launches))]
+    moved = found.moved
+    cells = [found.case.name, f"{moved.bytes / 1e6:,.1f}", str(moved.launches)]
     for gpu in GPUS:
-        cells.append(f"{seconds(found, gpu) * 1e6:,.0f} µs, {share(found, gpu):.0%}")
+        cells.append(f"{seconds(moved, gpu) * 1e6:,.0f} µs, {share(moved, gpu):.0%}")
     return cells
 
 
@@ -148,4 +149,5 @@ def page() -> str:
 
 
 if __name__ == "__main__":
+    write([counted(case).moved for case in CASES])
     PAGE.write_text(page())

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 
-from cuda_emulated.counts.counted import Counted
+from cuda_emulated.counts.cases import Case
+
+STORED = Path(__file__).with_name("moved.json")
 
 COPY = 0.9
 """The share of the published bandwidth that a plain copy is taken to reach."""
@@ -20,33 +24,63 @@ class Gpu:
 
     Attributes:
         name: with the version, where there are several.
+        reported: what stands in the name that its driver reports.
         bandwidth: of its memory, in bytes a second.
         float32: additions and multiplications a second, without tensor cores.
         capability: the compute capability.
     """
 
     name: str
+    reported: str
     bandwidth: float
     float32: float
     capability: str
 
 
 GPUS = (
-    Gpu("A100 80GB SXM", 2.039e12, 19.5e12, "80"),
-    Gpu("H100 SXM", 3.35e12, 66.9e12, "90"),
-    Gpu("B200", 8.0e12, 75.0e12, "100"),
-    Gpu("RTX 4090", 1.008e12, 82.6e12, "89"),
+    Gpu("A100 80GB SXM", "A100-SXM4-80GB", 2.039e12, 19.5e12, "80"),
+    Gpu("H100 SXM", "H100 80GB HBM3", 3.35e12, 66.9e12, "90"),
+    Gpu("B200", "B200", 8.0e12, 75.0e12, "100"),
+    Gpu("RTX 4090", "RTX 4090", 1.008e12, 82.6e12, "89"),
 )
 
 
-def seconds(found: Counted, gpu: Gpu) -> float:
+@dataclass(frozen=True)
+class Moved:
+    """What a prediction needs of a case at its full shape.
+
+    Attributes:
+        case: which one.
+        bytes: that move between the GPU and its memory.
+        launches: how many there are.
+    """
+
+    case: Case
+    bytes: int
+    launches: int
+
+
+def stored(case: Case) -> Moved:
+    """What was counted last: `python -m cuda_emulated.counts.page` writes it."""
+    bytes_, launches = json.loads(STORED.read_text())[case.name]
+    return Moved(case, bytes_, launches)
+
+
+def write(everything: list[Moved]) -> None:
+    """Keeps what was counted, for machines whose kernels are not emulated."""
+    found = {moved.case.name: [moved.bytes, moved.launches] for moved in everything}
+    lines = (f"  {json.dumps(name)}: {json.dumps(numbers)}" for name, numbers in found.items())
+    STORED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def seconds(moved: Moved, gpu: Gpu) -> float:
     """Time of the case at its full shape: its bytes or its products, whichever takes longer."""
-    case = found.case
-    bytes_ = found.moved(case.full) / (COPY * gpu.bandwidth)
-    products = case.operations(case.full) / (PRODUCTS * gpu.float32)
-    return len(found.launches) * LAUNCH + max(bytes_, products)
+    bytes_ = moved.bytes / (COPY * gpu.bandwidth)
+    products = moved.case.operations(moved.case.full) / (PRODUCTS * gpu.float32)
+    return moved.launches * LAUNCH + max(bytes_, products)
 
 
-def share(found: Counted, gpu: Gpu) -> float:
+def share(moved: Moved, gpu: Gpu) -> float:
     """How much of that time a copy of the least possible bytes would take."""
-    return found.case.minimum(found.case.full) / (COPY * gpu.bandwidth) / seconds(found, gpu)
+    case = moved.case
+    return case.minimum(case.full) / (COPY * gpu.bandwidth) / seconds(moved, gpu)
