@@ -26,8 +26,6 @@ MISSED: dict[str, dict[str, float]] = {
     "linear: 16 x 4096 x 4096": {"sectors": 1.94},
     "linear_int8: 16 x 4096 x 4096": {"sectors": 1.94},
     "linear_int4: 16 x 4096 x 4096": {"sectors": 1.97},
-    # A thread has a token: it walks through the scores of all experts by itself.
-    "route: 8192 tokens, 8 of 128": {"bytes": 8.88, "sectors": 7.59, "lanes": 0.77, "wide": 0.0},
 }
 
 SPILLED = {

@@ -46,6 +46,15 @@ def test_like_deepseek():
     torch.testing.assert_close(got[0], want[0])
 
 
+@pytest.mark.parametrize("experts", [1536, 6000], ids=lambda experts: f"{experts} experts")
+def test_many_experts(experts):
+    logits, bias = Make()(3, experts), Make(seed=1)(experts)
+    got = fusewheel.route(logits, 5, bias, sigmoid=True, groups=8, chosen_groups=3, scale=2.5)
+    want = deepseek(logits, bias, 5, 8, 3, 2.5)
+    assert torch.equal(got[1], want[1])
+    torch.testing.assert_close(got[0], want[0])
+
+
 def test_equals_come_in_order_and_nan_first():
     logits = torch.tensor([[0.0, 2.0, 2.0, -0.0, 0.0], [1.0, float("nan"), 3.0, float("nan"), 9.0]])
     _, indices = fusewheel.route(logits, 5)

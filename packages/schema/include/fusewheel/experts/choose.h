@@ -13,13 +13,17 @@ namespace fusewheel {
 
 // Larger numbers come first, NaN before all of them, and of equals the one with the lower index.
 template <typename A>
-FUSEWHEEL_CHOOSER bool comes_before(const A* values, int64_t a, int64_t b) {
-  const bool a_is_nan = values[a] != values[a];
-  const bool b_is_nan = values[b] != values[b];
+FUSEWHEEL_CHOOSER bool comes_before(A a, int64_t index_a, A b, int64_t index_b) {
+  const bool a_is_nan = a != a;
+  const bool b_is_nan = b != b;
   if (a_is_nan != b_is_nan) {
     return a_is_nan;
   }
-  return values[a] > values[b] || (!(values[a] < values[b]) && a < b);
+  return a > b || (!(a < b) && index_a < index_b);
+}
+template <typename A>
+FUSEWHEEL_CHOOSER bool comes_before(const A* values, int64_t a, int64_t b) {
+  return comes_before(values[a], a, values[b], b);
 }
 
 // The index in [begin, end) that comes next after `last`; the first of all if that is negative.
