@@ -50,6 +50,17 @@ def test_a_sample_of_a_small_operator_is_many_calls(clock):
     assert clock.order[-10:] == ["large", "small", "small", "small", "small"] * 2
 
 
+def test_a_pause_and_a_call_that_is_not_timed_come_before_each_turn(clock, monkeypatch):
+    def sleep(seconds):
+        clock.now += seconds
+        clock.order.append("pause")
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    runs = {name: clock.competitor(name, 0.5) for name in ("first", "second")}
+    assert timing.measure(runs, seconds=0.0, pause=4.0) == {"first": 0.5, "second": 0.5}
+    assert clock.order[-6:] == ["pause", "first", "first", "pause", "second", "second"]
+
+
 def test_the_program_starts_again_only_for_other_variables(monkeypatch):
     started = []
     monkeypatch.setattr(os, "execve", lambda *arguments: started.append(arguments[2]))

@@ -35,18 +35,22 @@ def measure(
     """
     # Small operators are called several times in a sample, so that the clock does not matter.
     calls = {name: max(1, int(_SAMPLE / _once(run))) for name, run in competitors.items()}
-    start = time.perf_counter()
-    for name, run in competitors.items():
-        _sample(run, calls[name])
-    turn = time.perf_counter() - start
-    rounds = max(_FEWEST, min(_MOST, int(seconds * len(competitors) / turn)))
     samples: dict[str, list[float]] = {name: [] for name in competitors}
-    for _ in range(rounds):
+
+    def take_turns() -> None:
         for name, run in competitors.items():
             if pause:
                 time.sleep(pause)
                 run()
             samples[name].append(_sample(run, calls[name]))
+
+    start = time.perf_counter()
+    take_turns()
+    turn = time.perf_counter() - start
+    for times in samples.values():
+        times.clear()  # warm now
+    for _ in range(max(_FEWEST, min(_MOST, int(seconds * len(competitors) / turn)))):
+        take_turns()
     return {name: statistics.median(times) for name, times in samples.items()}
 
 
