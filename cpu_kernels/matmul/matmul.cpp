@@ -23,12 +23,14 @@ bool is_few(const MatmulArgs& args) {
          args.rounded.codes == nullptr && args.dtype != Dtype::kFloat64;
 }
 
-// Rows in each of as few blocks as there can be. They are alike: a thread that got only what is left
-// over would wait for the others.
+int64_t divide_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
+
+// How many of `count` go into each of as few blocks as there can be, of at most `most`. They are alike:
+// a small rest would take longer than its part, and a thread that got it would wait for the others.
+int64_t alike(int64_t count, int64_t most) { return divide_up(count, divide_up(count, most)); }
+
 int64_t block_rows(int64_t m) {
-  const int64_t blocks = (m + kBlockRows - 1) / kBlockRows;
-  const int64_t tiles = (m + blocks * kTileRows - 1) / (blocks * kTileRows);
-  return tiles * kTileRows;
+  return alike(divide_up(m, kTileRows), kBlockRows / kTileRows) * kTileRows;
 }
 
 // Adds the bias to sums and rounds them to y.
@@ -58,7 +60,7 @@ template <typename A>
 void block(const MatmulArgs& args, int64_t row, int64_t rows, int64_t column, int64_t columns,
            A* scratch) {
   constexpr int width = kPanel<A>;
-  const int64_t panels = (columns + width - 1) / width;
+  const int64_t panels = divide_up(columns, width);
   A* packed = scratch;
   A* sums = scratch + kBlockColumns * kDepth;
   const A* a = static_cast<const A*>(args.a) + row * args.a_stride;
@@ -91,15 +93,14 @@ void block(const MatmulArgs& args, int64_t row, int64_t rows, int64_t column, in
 // Units [begin, end), those of one block of rows after those of the one before.
 template <typename A>
 void units(const MatmulArgs& args, int64_t begin, int64_t end, void* scratch) {
-  const int64_t across = (args.n + kUnit - 1) / kUnit;
+  const int64_t across = divide_up(args.n, kUnit);
   const int64_t together = block_rows(args.m);
   while (begin < end) {
     const int64_t row = begin / across * together;
     const int64_t rows = args.m - row < together ? args.m - row : together;
     const int64_t column = begin % across * kUnit;
-    int64_t taken = across - begin % across;
-    taken = taken < end - begin ? taken : end - begin;
-    taken = taken < kBlockColumns / kUnit ? taken : kBlockColumns / kUnit;
+    const int64_t left = across - begin % across < end - begin ? across - begin % across : end - begin;
+    const int64_t taken = alike(left, kBlockColumns / kUnit);
     const int64_t columns =
         args.n - column < taken * kUnit ? args.n - column : taken * kUnit;
     block<A>(args, row, rows, column, columns, static_cast<A*>(scratch));
@@ -111,7 +112,7 @@ void units(const MatmulArgs& args, int64_t begin, int64_t end, void* scratch) {
 // Units [begin, end) of rounded activations: sums(row, rows, column, columns) gives those of a unit.
 template <typename Sums>
 void rounded_units(const MatmulArgs& args, int64_t begin, int64_t end, Sums sums_of_unit) {
-  const int64_t across = (args.n + kUnit - 1) / kUnit;
+  const int64_t across = divide_up(args.n, kUnit);
   const int64_t together = block_rows(args.m);
   for (int64_t unit = begin; unit < end; ++unit) {
     const int64_t row = unit / across * together;
@@ -146,12 +147,12 @@ void int8_units(const MatmulArgs& args, int64_t begin, int64_t end, void* memory
 }  // namespace
 
 MatmulPlan matmul_plan(const MatmulArgs& args) {
-  const int64_t across = (args.n + kUnit - 1) / kUnit;
+  const int64_t across = divide_up(args.n, kUnit);
   if (is_few(args)) {
     return {across, few_scratch(args) * static_cast<int64_t>(sizeof(float))};
   }
   const int64_t rows = block_rows(args.m);
-  const int64_t tasks = across * ((args.m + rows - 1) / rows);
+  const int64_t tasks = across * divide_up(args.m, rows);
 #if defined(__AVX2__)
   if (args.rounded.codes != nullptr) {
     if (args.weight.kind == WeightKind::kInt8) {
