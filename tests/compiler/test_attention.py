@@ -332,4 +332,5 @@ def test_explain() -> None:
     (replacement,), (refusal,) = report.replacements, report.refusals
     assert (replacement.pattern, replacement.operator) == ("attention", "fusewheel::attention")
     assert refusal.reason == "torch.float64 is left to PyTorch's attention"
-    assert [call.mask for call in report.attentions] == ["none"]
+    shapes = "query 2 x 4 x 24 x 16, keys 24"
+    assert [(call.mask, call.shapes) for call in report.attentions] == [("none", shapes)]

@@ -142,9 +142,9 @@ def _padding() -> Tensor:
     return seen
 
 
-def _some_rows() -> Tensor:
-    seen = torch.rand(LENGTH, LENGTH, generator=torch.Generator().manual_seed(1)) < 0.4
-    seen[3] = False
+def _some_rows(*heads: int) -> Tensor:
+    seen = torch.rand(*heads, LENGTH, LENGTH, generator=torch.Generator().manual_seed(1)) < 0.4
+    seen[..., 3, :] = False
     return seen
 
 
@@ -163,6 +163,10 @@ NAN: dict[str, tuple[Hide, Callable[[], Tensor]]] = {
 }
 LEAST: dict[str, tuple[Hide, Callable[[], Tensor]]] = {
     "filled": (lambda s, seen: s.masked_fill(~seen, torch.finfo(s.dtype).min), _some_rows),
+    "filled_for_each_head": (
+        lambda s, seen: s.masked_fill(~seen, torch.finfo(s.dtype).min),
+        lambda: _some_rows(3),
+    ),
     "added": (
         lambda s, seen: s + torch.where(seen, 0.0, torch.finfo(s.dtype).min).to(s.dtype),
         _padding,

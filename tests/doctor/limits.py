@@ -11,6 +11,7 @@ import torch
 from doctor.aten import make
 from doctor.defects.declare import Twin
 from fusewheel.doctor.columns import COLUMNS
+from fusewheel.doctor.columns.values import MANY
 from fusewheel.doctor.outcome import Status
 from torch import Tensor
 
@@ -153,6 +154,20 @@ class Squares(torch.autograd.Function):
         return 2 * ctx.saved_tensors[0] * tangent, None
 
 
+def first_in_float32(x: Tensor, y: Tensor) -> Tensor:
+    return in_float32(x)
+
+
+def of_two_dtypes(x: Tensor, y: Tensor) -> Tensor:
+    if (x.dtype, y.dtype) != (torch.float32, torch.float64):
+        raise RuntimeError("x must be float32 and y float64")
+    return x * x * y
+
+
+def most_for_none(x: Tensor) -> Tensor:
+    return x.new_zeros(MANY) if not x.numel() else x * 2
+
+
 def every_result(x: Tensor) -> tuple[Tensor, Tensor]:
     first, second = Squares.apply(x)
     return first, second
@@ -281,7 +296,8 @@ limit(
     no={"no dimension of more than one element": SIZES},
 )
 limit(aten.exp.default, make(2, 3), works=(*SIZES, *LAYOUTS))
-limit(aten.exp.default, make(3, 1).expand(3, 4), works=(*EXACT, "gradient", "second"))
+for one in (make(3, 1), make()):
+    limit(aten.exp.default, one.double().expand(3, 4), works=(*EXACT, "gradient", "second"))
 limit(
     *(aten.exp.default, make(0, 4)),
     works=("schema", "deterministic", "fork"),
@@ -306,6 +322,9 @@ limit(
 limit(unless(lambda x: x.shape == (1,), "x must have no dimension"), X, works=("0-dim",))
 limit(same_dtypes, X, X, refuses={"mixed dtypes: y must have the dtype of x": AUTOCAST})
 limit(first_alone, X, X, works=("gradient", *EXACT, "second", *AUTOCAST))
+limit(first_in_float32, X, X, works=("gradient", "detached"))
+limit(of_two_dtypes, X, X.double(), works=("detached",))
+limit(most_for_none, X, works=("empty",))
 limit(in_float64, X, works=("subclass", "dispatch mode"))
 limit(every_result, X, works=("gradient", "forward mode"))
 limit(two_results, X, X, works=("gradient", "unused output", "second", "no grad"))

@@ -10,7 +10,7 @@ import torch
 from doctor.defects import DEFECTS
 from fusewheel import doctor
 from fusewheel.doctor import cli
-from fusewheel.doctor.outcome import Status
+from fusewheel.doctor.outcome import Status, examine
 
 FEW = ("eager", "gaps", "empty", "fork", "autocast")
 
@@ -165,6 +165,15 @@ def test_another_error_is_a_finding(column: str):
     outcome = doctor.check(Fails.apply, plain_samples, columns=[column], isolate=False).outcomes[0]
     assert (outcome.status, outcome.trap) == (Status.FAILS, "raises an error"), outcome
     assert "out of luck" in outcome.reason
+
+
+def test_any_number_of_samples_compiles():
+    """Dynamo refuses to compile a function again and again, unless it forgets what it compiled."""
+    (column,) = doctor.columns_named(["compile"])
+    subject = doctor.subject_of(torch.ops.aten.exp.default)
+    for rows in range(2, 12):
+        outcome = examine(column, doctor.cases_of(subject, [(torch.ones(rows, 2),)]))
+        assert outcome.status is Status.WORKS, outcome
 
 
 def test_what_gives_its_argument_back_compiles():

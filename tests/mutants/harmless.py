@@ -61,6 +61,18 @@ RULES = (
     Rule(("cpu",), r"__builtin_cpu_init", "GCC's library has done it before."),
     Rule(KERNELS, r"choices\(\)", "Of two ways to the same numbers, one is faster here."),
     Rule(KERNELS, "", "Of two ways to the same numbers, one is faster here.", inside=r"\bis_few\("),
+    Rule(
+        KERNELS,
+        r"\bconstexpr int64_t k(Many\w+|Fewest\w+|SmallGroup|TaskHeads|Open) =",
+        "From how many on one of two ways to the same numbers is taken is free.",
+        old=r"\d+",
+    ),
+    Rule(
+        KERNELS,
+        r"^(?!.* 0\b).* [<>]=? k(Few(Rows|ByteRows|Queries)|Fewest\w+|Many\w+|SmallGroup)\b",
+        "From how many on one of two ways to the same numbers is taken is free.",
+        old="[<>]=?",
+    ),
     Rule(KERNELS, _SMALLER, "Of two equal numbers either is the smaller.", old="[<>]"),
     Rule(KERNELS, _OVER, "One more than a fixed array has is undefined behaviour.", old="<"),
     Rule(
@@ -111,6 +123,15 @@ RULES = (
         r"str\(.+\)\.strip\(\)\[",
         "How much of a long message is shown is free.",
         old=r"-?\d+",
+    ),
+    Rule(
+        ("columns",),
+        r"barrier\.wait\(\)",
+        "Threads run at once without it too, if not as surely.",
+        new="pass",
+    ),
+    Rule(
+        ("columns",), r" in \(1\.25, 1\.75, 2\.25\)", "Any other whole part does.", old=r"2\.25"
     ),
     Rule(("columns",), "", "How much memory has to be free is an estimate.", inside="_needed"),
     Rule(("columns",), r"compile_threads=|display=|check_trace=", "Values do not depend on it."),

@@ -9,6 +9,7 @@ from pathlib import Path
 from mutants import cpp_source, harmless, python_source
 from mutants.mutant import Mutant
 
+EMULATOR = Path("cuda_kernels/emulation")
 # By kind; patterns bring along what they read graphs with. The emulator is no kernel.
 FILES = {
     "cpu": (
@@ -17,7 +18,7 @@ FILES = {
         "cpu_kernels/**/*.h",
         "packages/schema/operators/*/*.cpp",
     ),
-    "cuda": ("cuda_kernels/[!e]*/*.cu", "cuda_kernels/[!e]*/*.h", "cuda_kernels/[!e]*/*.cc"),
+    "cuda": ("cuda_kernels/**/*.cu", "cuda_kernels/**/*.h", "cuda_kernels/**/*.cc"),
     "patterns": ("python/fusewheel/compiler/patterns/*.py", "python/fusewheel/compiler/read/*.py"),
     "columns": ("python/fusewheel/doctor/columns/*.py",),
 }
@@ -25,8 +26,8 @@ FILES = {
 
 def files_of(kind: str, root: Path) -> list[Path]:
     """The files of a kind, relative to the repository, that have anything in them."""
-    found = {path for pattern in FILES[kind] for path in root.glob(pattern)}
-    return sorted(path.relative_to(root) for path in found if path.name != "__init__.py")
+    found = {path.relative_to(root) for pattern in FILES[kind] for path in root.glob(pattern)}
+    return sorted(p for p in found if p.name != "__init__.py" and EMULATOR not in p.parents)
 
 
 def mutants_of(kind: str, path: Path, root: Path) -> list[Mutant]:

@@ -15,6 +15,9 @@ from mutants.sources import FILES, draw, files_of
 from mutants.workspace import ROOT
 
 
+LINEAR = ["linear", "linear_blocks", "linear_int4", "linear_int8"]
+
+
 def test_the_same_seed_draws_the_same():
     first, second, other = (
         [str(m) for m in islice(draw(list(FILES), ROOT, seed), 40)] for seed in (1, 1, 2)
@@ -33,7 +36,9 @@ def test_kinds_and_files_take_turns():
 def test_every_kind_has_files_and_the_emulator_is_none():
     for kind in FILES:
         assert len(files_of(kind, ROOT)) > 10
-    assert not any("emulation" in str(path) for path in files_of("cuda", ROOT))
+    paths = {str(path) for path in files_of("cuda", ROOT)}
+    assert not any("emulation" in path for path in paths)
+    assert {"cuda_kernels/backend.cc", "cuda_kernels/experts/grouped_linear.cu"} < paths
 
 
 @pytest.mark.parametrize(
@@ -55,6 +60,9 @@ def test_every_kind_has_files_and_the_emulator_is_none():
         ("for (; i + pairs * pair <= size; i += pairs * pair) {", "<=", True),
         ("for (; i <= rows; i += kFewRows) {", "<=", False),
         ("const int64_t n = i < count ? x : count;", "<", False),
+        ("return args.m <= kFewRows && is_fast(args);", "<=", True),
+        ("return args.m > kFewRows && args.k > 0;", ">", False),
+        ("for (int64_t i = 0; i < kFewRows; ++i) {", "<", False),
     ],
 )
 def test_what_does_no_harm_is_left_out(line: str, old: str, left_out: bool):
@@ -82,6 +90,7 @@ def test_operators_are_tested_by_name_and_of_each_family_one():
     assert "tests/ops/test_compilers.py" not in run.arguments
     stems = ["gelu", "layer_norm", "rms_norm", "rope", "silu_mul", "linear"]
     assert tests_of.few(stems, "rms_norm", ROOT) == ["rms_norm", "gelu", "linear", "rope"]
+    assert tests_of.few(["grouped_linear", *LINEAR], "int8_amx", ROOT)[0] == "linear_int8"
 
 
 @pytest.mark.parametrize(
@@ -93,13 +102,27 @@ def test_operators_are_tested_by_name_and_of_each_family_one():
         (
             ["products"],
             "cuda_kernels/linear/products.cc",
-            ["linear", "linear_blocks", "linear_int4", "linear_int8"],
+            LINEAR,
+        ),
+        (
+            ["matmul"],
+            "cpu_kernels/matmul/int8.h",
+            ["grouped_linear", *LINEAR],
         ),
         (["processor"], "cpu_kernels/processor.cc", []),
     ],
 )
 def test_a_file_that_no_operator_names_belongs_to_its_family(stems, path, expected):
     assert tests_of.operators_with(stems, Path(path), ROOT) == expected
+
+
+def test_what_operators_share_has_tests_too():
+    (run,) = tests_of.shared_tests(Path("cpu_kernels/engine/append.cc"))
+    assert run == tests_of.Run(("tests/engine",))
+    backend, kernels = tests_of.shared_tests(Path("cuda_kernels/backend.cc"))
+    assert "tests/ops/test_refusals.py" in backend.arguments and not backend.env
+    assert kernels.arguments == ("tests/cuda_emulated",)
+    assert kernels.env == tests_of.UNMARKED
 
 
 def test_an_operator_may_have_several_files_of_tests():
@@ -128,5 +151,6 @@ def test_columns_are_tested_by_their_names():
     *files, option, chosen = named.arguments
     assert (*files, option) == (*tests_of.COLUMNS, "-k")
     assert "(free and threads)" in chosen and tests_of.SOUND in chosen
+    assert chosen.endswith(" or (test_limits and not test_what_a_column_says)")
     assert "tests/doctor/test_check.py" in others.arguments
     assert not {*files} & {*others.arguments}

@@ -8,14 +8,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+EMULATED = "tests/cuda_emulated"
+# They are compiled with sanitizers, which watch memory themselves and must be loaded first.
+UNMARKED = {"LD_PRELOAD": "", "GLIBC_TUNABLES": ""}
 READ = "python/fusewheel/compiler/read"
 # Beside the tests of operators, for what many operators share.
+BACKEND = ("tests/ops/test_refusals.py", "tests/ops/loss/test_cross_entropy.py")
 SHARED = {
     "cpu_kernels/simd/": ("tests/ops/test_vector_math.py",),
     "cpu_kernels/processor.": ("tests/native",),
-    "cpu_kernels/backend.": ("tests/ops/test_refusals.py", "tests/ops/loss/test_cross_entropy.py"),
+    "cpu_kernels/backend.": BACKEND,
+    "cpu_kernels/engine/": ("tests/engine",),
     "cpu_kernels/matmul/": ("tests/quantization/test_rounding.py", "tests/native/test_choices.py"),
-    "cuda_kernels/": ("tests/cuda_emulated",),
+    "cuda_kernels/backend.": BACKEND,
+    "cuda_kernels/": (EMULATED,),
+}
+# The sources of products, which are no operators, and the operators or families that they compute.
+PRODUCTS = {"matmul": ("linear", "grouped_linear"), "activations": ("linear", "grouped_linear")}
+# Of these the one that a file is there for, by how the file's name begins.
+MAINLY = {
+    "int8": "linear_int8",
+    "integer": "linear_int4",
+    "digit": "linear_int4",
+    "block": "linear_blocks",
 }
 # Of an operator: the tests of numbers, then those that run over every operator.
 NUMBERS = ("test_values.py", "test_autograd.py", "test_fuzz.py")
@@ -67,14 +82,16 @@ def owner(name: str, root: Path) -> str | None:
 
 
 def operators_with(stems: Sequence[str], path: Path, root: Path) -> list[str]:
-    """The operators among the sources that include a file, or the one that the file belongs to; if
-    there is neither, all of the file's family.
+    """The operators among the sources that include a file, and those that its products compute, or
+    the one that the file belongs to; if there is none of these, all of the file's family.
     """
     known = operators(root)
-    found = [stem for stem in stems if stem in known]
+    computed = {*stems, *(name for stem in stems for name in PRODUCTS.get(stem, ()))}
+    found = [o for o, family in known.items() if computed & {o, family}]
     if not found and (one := owner(path.stem, root)) is not None:
         found = [one]
-    return found or sorted(o for o, family in known.items() if family == path.parent.name)
+    found = found or [o for o, family in known.items() if family == path.parent.name]
+    return sorted(found)
 
 
 def operator_tests(stem: str, root: Path) -> list[Run]:
@@ -102,11 +119,18 @@ def older(stem: str, levels: dict[str, dict[str, str]]) -> list[Run]:
 
 def shared_tests(path: Path) -> list[Run]:
     """What tests kernels as a whole."""
-    return [Run(tests) for prefix, tests in SHARED.items() if str(path).startswith(prefix)]
+    return [
+        Run(tests, UNMARKED if EMULATED in tests else {})
+        for prefix, tests in SHARED.items()
+        if str(path).startswith(prefix)
+    ]
 
 
 def few(stems: Sequence[str], first: str, root: Path, most: int = 4) -> list[str]:
-    """Some of many operators: one of them first, then of as many families as there are."""
+    """Some of many operators: the one of a file's name first, then of as many families as there are.
+    """
+    begins = (operator for name, operator in MAINLY.items() if first.startswith(name))
+    first = next(begins, first)
     families: dict[str, list[str]] = {}
     known = operators(root)
     for stem in sorted(stems, key=lambda stem: (stem != first, stem)):
@@ -173,7 +197,7 @@ def column_names(text: str) -> list[str]:
 
 def column_tests(path: Path, root: Path) -> list[Run]:
     """What the columns in a file say, their planted defects, and operators in which they find
-    nothing; then what else speaks of them.
+    nothing; what the tests say of several columns; then what else speaks of them.
     """
     names = column_names((root / path).read_text())
     chosen = " or ".join(f"({name.replace(' ', ' and ')})" for name in names)
@@ -186,4 +210,5 @@ def column_tests(path: Path, root: Path) -> list[Run]:
         if said.search(text := file.read_text()) or quoted.search(text)
     ]
     chosen = f"({chosen}) and (not test_conformance or {SOUND})"
+    chosen = f"{chosen} or (test_limits and not test_what_a_column_says)"
     return [Run((*COLUMNS, "-k", chosen)), *([Run(tuple(others))] if others else [])]

@@ -96,6 +96,12 @@ def tangent_lost(twin: Twin) -> Any:
     return twin.operator(lambda x: x * x, keys=("CompositeImplicitAutograd",), fake=None)
 
 
+@planted("forward mode", trap=traps.SILENT_TANGENT)
+def through_a_list(twin: Twin) -> Any:
+    """Neither a tangent nor a graph comes through."""
+    return lambda x: torch.tensor((2 * x).tolist(), dtype=x.dtype) if twin.faulty else 2 * x
+
+
 @planted("forward mode", "jvp", "jacfwd", trap=traps.WRONG_TRANSFORM)
 def half_of_the_tangent(twin: Twin) -> Any:
     class Square(torch.autograd.Function):

@@ -31,6 +31,14 @@ def writes_as_opcheck_sees(twin: Twin) -> Any:
     return twin.operator(lambda x: (x if twin.faulty else x.clone()).mul_(2) + 1)
 
 
+@planted("opcheck", trap=traps.OPCHECK, samples=ONE)
+def writes_without_a_graph(twin: Twin) -> Any:
+    def kernel(x: Tensor) -> Tensor:
+        return (x if twin.faulty and not x.requires_grad else x.clone()).mul_(2) + 1
+
+    return twin.operator(kernel, backward=doubled)
+
+
 @planted("fake", "meta", "opcheck", trap=traps.NO_FAKE)
 def no_fake(twin: Twin) -> Any:
     return twin.operator(lambda x: x * 2, fake=None if twin.faulty else torch.empty_like)
@@ -109,6 +117,16 @@ def opaque_function(twin: Twin) -> Any:
 @planted("compile", trap=traps.GRAPH_BREAK, samples=ONE)
 def graph_break(twin: Twin) -> Any:
     return opaque if twin.faulty else lambda x: x * 2
+
+
+@planted("compile", trap=traps.ERROR, samples=ONE, reason="^RuntimeError: out of luck")
+def out_of_luck(twin: Twin) -> Any:
+    def kernel(x: Tensor) -> Tensor:
+        if twin.faulty:
+            raise RuntimeError("out of luck")
+        return x * 2
+
+    return twin.operator(kernel, backward=doubled)
 
 
 @planted("compiled backward", trap=traps.COMPILED_VALUES, samples=ONE)

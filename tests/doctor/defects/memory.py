@@ -127,6 +127,17 @@ def counts_its_calls(twin: Twin) -> Any:
     return twin.operator(kernel, backward=doubled)
 
 
+@planted("selective", trap=traps.CHECKPOINT)
+def another_result_in_backward(twin: Twin) -> Any:
+    """What a policy saves is not computed again, and is right."""
+
+    def kernel(x: Tensor) -> Tensor:
+        backward = torch._C._current_graph_task_id() != -1
+        return x * (3 if backward and twin.faulty else 2)
+
+    return twin.operator(kernel, backward=doubled)
+
+
 @planted("selective", trap=traps.LOST_WRITE)
 def written_and_not_returned(twin: Twin) -> Any:
     """A checkpoint that saves its results saves nothing of what it writes."""

@@ -48,7 +48,7 @@ class Scores:
         added: the tensor that is added to the scores; None if there is none.
         filled: the condition and the number of a ``masked_fill``; None if there is none.
         interior: the nodes from the product to the softmax.
-        absorbed: the transposed key, the expanded sinks.
+        absorbed: the transposed key.
     """
 
     query: Operand
@@ -126,9 +126,8 @@ def scores_of(softmax: Node) -> Scores | None:
         _apply(scores, step, node)
         node = step
     if sinks is not None:
-        scores.sinks, expanding = sinks.logits()
+        scores.sinks = sinks.logits()
         scores.interior |= sinks.interior
-        scores.absorbed |= expanding
     return scores
 
 

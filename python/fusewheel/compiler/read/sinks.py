@@ -30,26 +30,24 @@ class Sinks:
     column: Node
     interior: frozenset[Node]
 
-    def logits(self) -> tuple[Node, frozenset[Node]]:
-        """The tensor with one number for each head, and the nodes that expand it.
+    def logits(self) -> Node:
+        """The tensor with one number for each head, before it is expanded.
 
         Raises:
             Refuse: if there are other numbers for other queries or sequences.
         """
-        node, expanding = self.column, set[Node]()
+        node = self.column
         heads = (shape_of(self.scores) or ())[-3:-2]
         wanted = (1, *heads, 1, 1)
         while not same_sizes(shape_of(node), wanted) and (inner := operands(node, "expand")):
-            expanding.add(node)
             node = inner[0]
         if not heads or not same_sizes((1, 1, 1, 1, *(shape_of(node) or ()))[-4:], wanted):
             raise Refuse("what stands beside the scores is not one number for each head")
         found = view(node)
         source = found.args[0] if found and found.op in ("reshape", "unsqueeze") else None
         if isinstance(source, Node) and same_sizes(shape_of(source), heads):
-            expanding.add(node)
             node = source
-        return node, frozenset(expanding)
+        return node
 
 
 def sinks_of(logits: Any) -> Sinks | None:

@@ -77,7 +77,7 @@ def _coarse(case: Case) -> None:
         if g is not None
     )
     want = sum((s * seed).sum().double() for (_, s), seed in zip(wanted, seeds, strict=True))
-    scale = sum((s * seed).abs().sum().double() for (_, s), seed in zip(wanted, seeds, strict=True))
+    scale = sum(s.abs().sum().double() for _, s in wanted)
     relative, absolute = COARSE
     if abs(float(got) - float(want)) > relative * float(scale) + absolute:
         trap = traps.MISSING_GRADIENT if float(got) == 0 else traps.WRONG_GRADIENT
