@@ -130,9 +130,7 @@ RULES = (
         "Threads run at once without it too, if not as surely.",
         new="pass",
     ),
-    Rule(
-        ("columns",), r" in \(1\.25, 1\.75, 2\.25\)", "Any other whole part does.", old=r"2\.25"
-    ),
+    Rule(("columns",), r" in \(1\.25, 1\.75, 2\.25\)", "Any other whole part does.", old=r"2\.25"),
     Rule(("columns",), "", "How much memory has to be free is an estimate.", inside="_needed"),
     Rule(("columns",), r"compile_threads=|display=|check_trace=", "Values do not depend on it."),
     Rule(("columns",), r"set_num_threads", "A process may have more threads.", old=r"\d+"),

@@ -14,7 +14,6 @@ from mutants.mutant import Change, Mutant
 from mutants.sources import FILES, draw, files_of
 from mutants.workspace import ROOT
 
-
 LINEAR = ["linear", "linear_blocks", "linear_int4", "linear_int8"]
 
 

@@ -127,8 +127,7 @@ def shared_tests(path: Path) -> list[Run]:
 
 
 def few(stems: Sequence[str], first: str, root: Path, most: int = 4) -> list[str]:
-    """Some of many operators: the one of a file's name first, then of as many families as there are.
-    """
+    """Some of many operators: the one of a file first, then of as many families as there are."""
     begins = (operator for name, operator in MAINLY.items() if first.startswith(name))
     first = next(begins, first)
     families: dict[str, list[str]] = {}
