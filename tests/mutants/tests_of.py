@@ -24,7 +24,9 @@ SHARED = {
     "cuda_kernels/": (EMULATED,),
 }
 # The sources of products, which are no operators, and the operators or families that they compute.
-PRODUCTS = {"matmul": ("linear", "grouped_linear"), "activations": ("linear", "grouped_linear")}
+PRODUCTS = dict.fromkeys(
+    ("matmul", "activations", "prepare", "products"), ("linear", "grouped_linear")
+)
 # Of these the one that a file is there for, by how the file's name begins.
 MAINLY = {
     "int8": "linear_int8",

@@ -119,14 +119,18 @@ def graph_break(twin: Twin) -> Any:
     return opaque if twin.faulty else lambda x: x * 2
 
 
-@planted("compile", trap=traps.ERROR, samples=ONE, reason="^RuntimeError: out of luck")
-def out_of_luck(twin: Twin) -> Any:
-    def kernel(x: Tensor) -> Tensor:
-        if twin.faulty:
-            raise RuntimeError("out of luck")
-        return x * 2
+@planted("compile", trap=traps.NO_FAKE, samples=ONE)
+def function_without_a_fake(twin: Twin) -> Any:
+    op = twin.operator(lambda x: x * 2, fake=None if twin.faulty else torch.empty_like)
 
-    return twin.operator(kernel, backward=doubled)
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return op(x)
+
+        backward = staticmethod(doubled)
+
+    return Twice.apply
 
 
 @planted("compiled backward", trap=traps.COMPILED_VALUES, samples=ONE)

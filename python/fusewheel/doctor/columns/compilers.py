@@ -107,9 +107,9 @@ def compiled(case: Case, **settings: Any) -> tuple[Callable[..., Tensors], Any]:
             with quiet():
                 return function(*tensors)
         except Exception as error:
-            if dynamo.is_error_of_dynamo(error):
-                raise _graph_break(case, error) from error
-            raise
+            of_dynamo = dynamo.is_error_of_dynamo(error)
+            told = _graph_break(case, error) if of_dynamo else error
+            raise told from error.__cause__
 
     return run, counter
 
