@@ -101,7 +101,7 @@ def test_operators_are_tested_by_name_and_of_each_family_one():
         (
             ["products"],
             "cuda_kernels/linear/products.cc",
-            LINEAR,
+            ["grouped_linear", *LINEAR],
         ),
         (
             ["matmul"],
