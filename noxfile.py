@@ -268,9 +268,10 @@ def mutants(session: nox.Session) -> None:
     `-- 60 --seed 7 --of cpu patterns` breaks the same lines again, of these kinds only. It works on
     a copy of the repository, in build/mutants. It fails if 5 % or more survive.
     """
-    building.install_once(
-        session, TORCH, *TEST_TOOLS, *MODELS, *BUILD_TOOLS, "scikit-build-core>=0.12"
-    )
+    # Of NVIDIA's packages the emulated kernels need a header.
+    headers = [name for name in building.requirements("fusewheel-cuda") if "nvtx" in name]
+    tools = *TEST_TOOLS, *MODELS, *BUILD_TOOLS, "scikit-build-core>=0.12", *headers
+    building.install_once(session, TORCH, *tools)
     levels = json.dumps(OLDER_LEVELS)
     marks = json.dumps(HEAP_MARKS)
     session.run(

@@ -64,10 +64,15 @@ def kernel_wheels(
         session.run("python", "wheels/repair.py", str(folder), *files, env=epoch())
 
 
+def requirements(package: str) -> list[str]:
+    """What a package builds with, as its project file says."""
+    project = nox.project.load_toml(ROOT / "packages" / package / "pyproject.toml")
+    return list(project["build-system"]["requires"])
+
+
 def prepare(session: nox.Session, package: str) -> None:
     """Installs what the package builds with; of torch only the headers are needed."""
-    project = nox.project.load_toml(ROOT / "packages" / package / "pyproject.toml")
-    session.install(*BUILD_TOOLS, *project["build-system"]["requires"])
+    session.install(*BUILD_TOOLS, *requirements(package))
     session.install("--no-deps", "--no-compile", TORCH)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -71,6 +73,51 @@ def test_bits(operator: Any, layers: list[list[Any]]) -> None:
         expected = [operator(x + x, *layer) for layer in layers]
         for found, alone in zip(program(x, *weights), expected, strict=True):
             assert torch.equal(found, alone)
+
+
+def spoilt(argument: Any) -> Iterator[Any]:
+    """Others that an operator may refuse, or take."""
+    if not isinstance(argument, Tensor):
+        yield from () if argument is None else (64, 16, 0)
+        return
+    for dtype in (torch.float64, torch.bfloat16, torch.uint8, torch.int8):
+        if dtype != argument.dtype:
+            yield argument.to(dtype)
+    yield from (argument[:-1], argument[:0], argument[None], argument.flatten())
+    yield torch.stack((argument, argument + 1), -1)[..., 0]
+    if argument.dim() == 2:
+        yield from (argument[:, :-1], argument[:, :1], argument[:, 0], argument.t().clone().t())
+        yield torch.cat((argument, argument), 1)
+
+
+SPOILT = {
+    "linear": [weight(16), torch.randn(16)],
+    "linear_int8": int8(16, False),
+    "linear_int8 of groups": int8(16, True, 64),
+    "linear_int4": int4(16, False),
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_what_a_layer_is_given_may_be_wrong(name: str) -> None:
+    """Then it says so as its operator does; what that takes gives the same bits."""
+    operator, sound = getattr(ops, name.split()[0]).default, SPOILT[name]
+    x = torch.randn(1, SIZE)
+    errors = 0
+    for i, argument in enumerate(sound):
+        for other in spoilt(argument):
+            layer = [*sound[:i], other, *sound[i + 1 :]]
+            program = together(operator, [sound, layer], torch.float32)
+            weights = [a for a in (*sound, *layer) if isinstance(a, Tensor)]
+            try:
+                expected = operator(x + x, *layer)
+            except RuntimeError as error:
+                errors += 1
+                with pytest.raises(RuntimeError, match=re.escape(str(error).splitlines()[0])):
+                    program(x, *weights)
+            else:
+                assert torch.equal(program(x, *weights)[1], expected), layer
+    assert errors > 10
 
 
 def test_a_layer_whose_bias_another_one_computes() -> None:
