@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from speed import speeds
+
 ROOT = Path(__file__).resolve().parents[1]
 # Pages outside of docs/, by their names on the site.
 OUTSIDE = {
@@ -107,12 +109,13 @@ def facts(operator: Any, family: str, devices: Sequence[str]) -> str:
 
 
 def reference(functions: dict[str, Callable[..., Any]], operators: Sequence[Any]) -> str:
-    """The page of the operators: what each computes, its schema, its kernels, its documentation."""
+    """The page of the operators: what each computes, its schema, its kernels, its speed."""
     declared = {operator.name: operator for operator in operators}
     devices = kernels()
-    lines = ["# Operators", "", "Generated from the declarations of the operators.", ""]
-    lines += ["[Conformance](conformance.md) says in which part of PyTorch each of them works,"]
-    lines += ["[Benchmarks](benchmarks.md#operators) how fast each of them is.", ""]
+    recorded = speeds((ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8"))
+    lines = ["# Operators", "", "Generated from the declarations of the operators, and from the"]
+    lines += ["tables of [Benchmarks](benchmarks.md), which says how the speed was measured.", ""]
+    lines += ["[Conformance](conformance.md) says in which part of PyTorch each of them works.", ""]
     for name in sorted(functions):
         family = functions[name].__module__.split(".")[2]
         lines += [f"## {name}", "", "```{eval-rst}", f".. autofunction:: fusewheel.{name}", "```"]
@@ -126,7 +129,7 @@ def reference(functions: dict[str, Callable[..., Any]], operators: Sequence[Any]
                 schema,
                 "```",
             ]
-        lines += [""]
+        lines += ["", recorded[name], ""] if name in recorded else [""]
     return "\n".join(lines)
 
 
