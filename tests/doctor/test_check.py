@@ -118,6 +118,23 @@ def test_the_command_refuses(
     assert message in capsys.readouterr().err
 
 
+def picked(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Rows of x; a floating tensor says which."""
+    if not torch.equal(places, places.round()):
+        raise ValueError("places must be whole numbers")
+    return x[places.long()]
+
+
+def test_values_of_a_fixed_argument_are_not_changed():
+    samples, columns = [(torch.rand(3, 2), torch.tensor([2.0, 0.0]))], ["gradient", "jvp"]
+    moved = doctor.check(picked, samples, columns=columns, isolate=False)
+    assert Status.WORKS not in {outcome.status for outcome in moved.outcomes}
+    held = doctor.check(picked, samples, columns=columns, isolate=False, fixed=["places"])
+    assert {outcome.status for outcome in held.outcomes} == {Status.WORKS}, str(held)
+    with pytest.raises(ValueError, match="picked has no argument 'rows'; there are x, places"):
+        doctor.check(picked, samples, fixed=["rows"])
+
+
 def test_unknown_columns_and_no_samples_are_refused():
     neg = torch.ops.aten.neg.default
     with pytest.raises(ValueError, match="no column 'nonsense'"):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,12 +27,22 @@ class Subject:
         call: the dispatcher's overload, or any Python function.
         schema: the schema of the overload; None for a Python function.
         modules: the modules that a new process imports to have it; empty if not known.
+        fixed: the names of arguments whose values mean something else than a number, such as
+            positions in a floating tensor: nothing changes them or differentiates by them.
     """
 
     name: str
     call: Callable[..., Any]
     schema: torch.FunctionSchema | None = None
     modules: tuple[str, ...] = ()
+    fixed: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its arguments."""
+        if self.schema is not None:
+            return tuple(argument.name for argument in self.schema.arguments)
+        return tuple(inspect.signature(self.call).parameters)
 
     @property
     def random(self) -> bool:
@@ -55,16 +66,21 @@ class Case:
         self._positions = [i for i, leaf in enumerate(self._leaves) if isinstance(leaf, Tensor)]
         self.tensors: Tensors = tuple(self._leaves[i].detach() for i in self._positions)
         self.written = self._written()
+        self._fixed = self._of(name in subject.fixed for name in subject.names if subject.fixed)
 
     def _written(self) -> tuple[int, ...]:
         if self.subject.schema is None:
             return ()
+        aliases = (argument.alias_info for argument in self.subject.schema.arguments)
+        return self._of(info is not None and info.is_write for info in aliases)
+
+    def _of(self, chosen: Iterable[bool]) -> tuple[int, ...]:
+        """Indices of the tensors that belong to the arguments that are chosen."""
         owners: list[bool] = []
-        for argument, value in zip(self.subject.schema.arguments, self.arguments, strict=False):
-            info = argument.alias_info
+        for is_chosen, value in zip(chosen, self.arguments, strict=False):
             count = sum(isinstance(leaf, Tensor) for leaf in tree_flatten(value)[0])
-            owners += [info is not None and info.is_write] * count
-        return tuple(i for i, writes in enumerate(owners) if writes)
+            owners += [is_chosen] * count
+        return tuple(i for i, is_chosen in enumerate(owners) if is_chosen)
 
     def __str__(self) -> str:
         return f"({', '.join(map(_describe, self.arguments))})"
@@ -76,8 +92,10 @@ class Case:
 
     @cached_property
     def floating(self) -> tuple[int, ...]:
-        """Indices of the tensors with floating dtype."""
-        return tuple(i for i, t in enumerate(self.tensors) if t.is_floating_point())
+        """Indices of the tensors with floating dtype that are not fixed."""
+        return tuple(
+            i for i, t in enumerate(self.tensors) if t.is_floating_point() and i not in self._fixed
+        )
 
     def given(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
         """The arguments, with these tensors in place of the case's own."""
@@ -214,11 +232,11 @@ class Case:
         return self.using(
             [
                 t
-                if not t.is_floating_point()
+                if i not in self.floating
                 else t.flatten().roll(1).view(t.shape)
                 if t.numel() > 1
                 else t * 0.75
-                for t in self.tensors
+                for i, t in enumerate(self.tensors)
             ]
         )
 

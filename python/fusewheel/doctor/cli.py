@@ -25,8 +25,8 @@ def main(arguments: Sequence[str]) -> int:
     """Examines an operator; returns 1 if something fails, 2 if there is nothing to examine."""
     parser = _parser()
     given = parser.parse_args(arguments)
-    # A list takes every word up to the next option. No column and no module has a colon.
-    for words in (given.columns, given.imports):
+    # A list takes every word up to the next option. Only an operator has a colon.
+    for words in (given.columns, given.imports, given.fixed):
         if given.operator is None and words and ":" in words[-1]:
             given.operator = words.pop()
     if given.conformance is not None:
@@ -54,6 +54,7 @@ def main(arguments: Sequence[str]) -> int:
             slow=given.slow,
             seconds=given.timeout,
             modules=modules,
+            fixed=given.fixed,
         )
     except (AttributeError, ImportError, TypeError, ValueError) as error:
         parser.error(str(error))
@@ -70,6 +71,12 @@ def _parser() -> argparse.ArgumentParser:
     add("operator", nargs="?", help="ns::name, ns::name.overload, or module:function")
     add("--samples", help="module:function that gives argument tuples; it imports the operator")
     add("--import", dest="imports", nargs="*", default=[], help="modules to import first")
+    add(
+        "--fixed",
+        nargs="*",
+        default=[],
+        help="arguments whose values must not be changed, such as positions in a floating tensor",
+    )
     add("--columns", nargs="*", default=[], help="only these columns")
     add(
         "--slow",

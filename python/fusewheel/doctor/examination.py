@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -28,6 +29,7 @@ def check(
     seconds: float = 120.0,
     isolate: bool = True,
     modules: Sequence[str] = (),
+    fixed: Sequence[str] = (),
 ) -> Report:
     """Runs the doctor's columns over an operator, with a progress bar if a terminal is there.
 
@@ -44,16 +46,19 @@ def check(
         isolate: whether each column runs in a process of its own, forked from this one; default
             True. Without it, a crash of the operator ends this process.
         modules: the modules that a new process imports to have the operator; default ().
+        fixed: the names of arguments whose values mean something else than a number, such as
+            positions in a floating tensor: the doctor does not change them nor differentiate by
+            them. Default ().
 
     Returns:
         What works, fails, is refused, or does not apply, with the reasons.
 
     Raises:
-        ValueError: there are no samples, or there is no column of a name.
+        ValueError: there are no samples, or there is no column or no argument of a name.
         TypeError: `op` has several overloads, or is not callable.
         RuntimeError: `isolate` is true and this system cannot fork.
     """
-    subject = subject_of(op, modules)
+    subject = subject_of(op, modules, fixed)
     chosen = columns_named(columns, slow)
 
     def cases() -> list[Case]:
@@ -70,8 +75,22 @@ def check(
     return Report(subject.name, tuple(outcomes))
 
 
-def subject_of(op: Any, modules: Sequence[str] = ()) -> Subject:
-    """The subject for an overload, a packet or a function."""
+def subject_of(op: Any, modules: Sequence[str] = (), fixed: Sequence[str] = ()) -> Subject:
+    """The subject for an overload, a packet or a function.
+
+    Raises:
+        ValueError: there is no argument of a name in `fixed`.
+        TypeError: `op` has several overloads, or is not callable.
+    """
+    subject = replace(_subject_of(op, modules), fixed=tuple(fixed))
+    for name in fixed:
+        if name not in subject.names:
+            known = ", ".join(subject.names)
+            raise ValueError(f"doctor: {subject.name} has no argument '{name}'; there are {known}")
+    return subject
+
+
+def _subject_of(op: Any, modules: Sequence[str]) -> Subject:
     if isinstance(op, OpOverloadPacket):
         overloads = op.overloads()
         if len(overloads) != 1:
@@ -81,7 +100,7 @@ def subject_of(op: Any, modules: Sequence[str] = ()) -> Subject:
         return Subject(op.name(), op, op._schema, tuple(modules))
     inner = getattr(op, "_opoverload", None)
     if isinstance(inner, OpOverload):
-        return subject_of(inner, modules)  # of torch.library.custom_op
+        return _subject_of(inner, modules)  # of torch.library.custom_op
     if not callable(op):
         raise TypeError(f"doctor: op must be an operator or a function, got {type(op).__name__}")
     module = getattr(op, "__module__", "")

@@ -22,6 +22,7 @@ def tests_of(
     seconds: float = 120.0,
     isolate: bool = True,
     modules: Sequence[str] = (),
+    fixed: Sequence[str] = (),
 ) -> Callable[[Column], None]:
     """Returns a test function for pytest, with one test for each column:
 
@@ -31,13 +32,13 @@ def tests_of(
     `fusewheel.doctor.check`.
 
     Raises:
-        ValueError: there are no samples, or a column's name is unknown.
+        ValueError: there are no samples, or the name of a column or argument is unknown.
         TypeError: `op` has several overloads, or is nothing to call.
     """
     import pytest
 
     chosen = columns_named(columns, slow)
-    run = runner(op, samples, seconds, isolate, modules)
+    run = runner(op, samples, seconds, isolate, modules, fixed)
 
     @pytest.mark.parametrize("column", chosen, ids=[column.name for column in chosen])
     def test(column: Column) -> None:
@@ -53,14 +54,15 @@ def runner(
     seconds: float = 120.0,
     isolate: bool = True,
     modules: Sequence[str] = (),
+    fixed: Sequence[str] = (),
 ) -> Callable[[Column], Outcome]:
     """A function that examines an operator in a column.
 
     Raises:
-        ValueError: there are no samples.
+        ValueError: there are no samples, or the name of an argument is unknown.
         TypeError: `op` has several overloads, or is nothing to call.
     """
-    subject = subject_of(op, modules)
+    subject = subject_of(op, modules, fixed)
     given = samples if callable(samples) else tuple(samples)
     cases_of(subject, given)
 
