@@ -4,6 +4,8 @@
 
 #include <fusewheel/geometry.h>
 
+#include <utility>
+
 #include "half.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
@@ -126,33 +128,38 @@ FUSEWHEEL_INLINE Vec<Accumulate<T>> round_to(Vec<Accumulate<T>> value) {
   }
 }
 
+template <typename V, int... lane>
+FUSEWHEEL_INLINE auto lower_half(V value, std::integer_sequence<int, lane...>) {
+  return __builtin_shufflevector(value, value, lane...);
+}
+template <typename V, int... lane>
+FUSEWHEEL_INLINE auto upper_half(V value, std::integer_sequence<int, lane...>) {
+  return __builtin_shufflevector(value, value, (lane + int{sizeof...(lane)})...);
+}
+
+// Combines all lanes, pairwise, so that the order does not depend on how the compiler unrolls.
+template <typename A, typename V, typename Combine>
+FUSEWHEEL_INLINE A fold(V value, Combine combine) {
+  constexpr int lanes = sizeof(V) / sizeof(A);
+  if constexpr (lanes == 2) {
+    return combine(value[0], value[1]);
+  } else if constexpr (lanes == 4) {
+    return combine(combine(value[0], value[2]), combine(value[1], value[3]));
+  } else {
+    const std::make_integer_sequence<int, lanes / 2> half;
+    return fold<A>(combine(lower_half(value, half), upper_half(value, half)), combine);
+  }
+}
+
 template <typename A>
 FUSEWHEEL_INLINE A sum(Vec<A> value) {
-  // Pairwise, so that the order does not depend on how the compiler unrolls.
-  A lanes[kLanes<A>];
-  store(lanes, value);
-  for (int width = kLanes<A> / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) {
-      lanes[i] += lanes[i + width];
-    }
-  }
-  return lanes[0];
+  return fold<A>(value, [](auto a, auto b) { return a + b; });
 }
 
 // The largest lane.
 template <typename A>
 FUSEWHEEL_INLINE A max(Vec<A> value) {
-  using Integer = typename VecOf<A>::integer;
-#pragma GCC unroll 4
-  for (int width = kLanes<A> / 2; width > 0; width /= 2) {
-    Integer other;
-    for (int lane = 0; lane < kLanes<A>; ++lane) {
-      other[lane] = lane ^ width;
-    }
-    const Vec<A> swapped = shuffle(value, other);
-    value = swapped > value ? swapped : value;
-  }
-  return value[0];
+  return fold<A>(value, [](auto a, auto b) { return b > a ? b : a; });
 }
 
 // Calls body(T{}) with the element type that a dtype stands for.
