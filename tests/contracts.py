@@ -96,6 +96,20 @@ def linear_blocks(x: Tensor, blocks: Tensor, kind: int, bias: Tensor | None) -> 
     return allowed + errors[..., : x.shape[-1]] @ weight.abs().T
 
 
+def grouped_linear_blocks(
+    x: Tensor, blocks: Tensor, kind: int, ends: Tensor, bias: Tensor | None
+) -> Tensor:
+    """As a `linear_blocks` for each group: a group may have a single row."""
+    allowed = torch.zeros(x.shape[0], blocks.shape[1], dtype=torch.float64)
+    begin = 0
+    for e, end in enumerate(ends.tolist()):
+        if end > begin and x.shape[1] > 0:
+            own = None if bias is None else bias[e]
+            allowed[begin:end] = linear_blocks(x[begin:end], blocks[e], kind, own)
+        begin = end
+    return allowed
+
+
 def attention_gradients(
     q: Tensor,
     k: Tensor,
@@ -186,8 +200,16 @@ def linear_blocks_backward_gradients(
     return {0: linear_blocks(seed, blocks, kind, None)}
 
 
+def grouped_linear_blocks_backward_gradients(
+    grad: Tensor, blocks: Tensor, kind: int, ends: Tensor, seed: Tensor
+) -> dict[int, Tensor]:
+    """Likewise `grouped_linear_blocks` of what comes back."""
+    return {0: grouped_linear_blocks(seed, blocks, kind, ends, None)}
+
+
 GRADIENT_CONTRACTS: dict[str, GradientContract] = {
     "linear_blocks_backward": linear_blocks_backward_gradients,
+    "grouped_linear_blocks_backward": grouped_linear_blocks_backward_gradients,
     "attention": attention_gradients,
     "attention_varlen": attention_varlen_gradients,
 }
@@ -198,5 +220,6 @@ CONTRACTS: dict[str, Contract] = {
     "linear_int8": linear_int8,
     "linear_int4": linear_int4,
     "linear_blocks": linear_blocks,
+    "grouped_linear_blocks": grouped_linear_blocks,
 }
 """By operator."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,15 @@ from fusewheel.ops.linear.linear_blocks import random_blocks
 from gguf import GGMLQuantizationType as Kind
 
 HEADS, KEY_HEADS = 4, 2
+# Files name these models in another way than transformers.
+ARCHITECTURES = {
+    "gemma3_text": "gemma3",
+    "gpt_oss": "gpt-oss",
+    "mistral": "llama",
+    "mixtral": "llama",
+    "qwen2_moe": "qwen2moe",
+    "qwen3_moe": "qwen3moe",
+}
 
 
 def small_llama(layers: int = 3, **changes: Any) -> Any:
@@ -43,16 +54,18 @@ def write_gguf(
     extra: dict[str, np.ndarray] | None = None,
     tokens: tuple[str, ...] = (),
     scaling: dict[str, Any] | None = None,
+    metadata: dict[str, Any] | None = None,
 ) -> None:
     """Write the weights as llama.cpp's converter does.
 
     `tokens` are those of a byte-level tokenizer, which merges what gives tokens of two characters;
-    `scaling` has what the file says about rotary embeddings.
+    `scaling` has what the file says about rotary embeddings, `metadata` what else it says.
 
     Types that the package gguf cannot quantise get random blocks, whatever the model's weights are.
     """
     config = model.config
-    writer = gguf.GGUFWriter(path, config.model_type)
+    architecture = ARCHITECTURES.get(config.model_type, config.model_type)
+    writer = gguf.GGUFWriter(path, architecture)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -60,9 +73,11 @@ def write_gguf(
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // HEADS
-    writer.add_rope_dimension_count(head_dim)
+    rotary = config.rope_parameters
+    rotary = rotary.get("full_attention", rotary)
+    writer.add_rope_dimension_count(int(head_dim * rotary.get("partial_rotary_factor", 1.0)))
     writer.add_key_length(head_dim)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_rope_freq_base(rotary["rope_theta"])
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
     if tokens:
@@ -71,19 +86,13 @@ def write_gguf(
         writer.add_token_types([1] * len(tokens))
         writer.add_token_merges([f"{pair[0]} {pair[1]}" for pair in tokens if len(pair) == 2])
         writer.add_eos_token_id(0)
-    for key, value in (scaling or {}).items():
+    said = {f"rope.scaling.{key}": value for key, value in (scaling or {}).items()}
+    for key, value in (said | (metadata or {})).items():
         add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
-        add[type(value)](f"{config.model_type}.rope.scaling.{key}", value)
-    architectures = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
-    names = gguf.get_tensor_name_map(architectures[config.model_type], config.num_hidden_layers)
-    for name, weight in model.state_dict().items():
-        if name == "lm_head.weight" and config.tie_word_embeddings:
-            continue
-        key = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        values = weight.float().numpy()
-        if config.model_type == "llama":
-            values = _as_stored(key, values)
-        kind = Kind.F32 if values.ndim == 1 else embedding if "token_embd" in key else linear
+        add[type(value)](f"{architecture}.{key}", value)
+    for key, values in stored(model):
+        kind = Kind.F32 if values.ndim == 1 or "gate_inp" in key or "exps.bias" in key else linear
+        kind = embedding if "token_embd" in key else kind
         writer.add_tensor(key, _blocks(values, kind), raw_dtype=kind)
     for key, values in (extra or {}).items():
         writer.add_tensor(key, values)
@@ -93,14 +102,60 @@ def write_gguf(
     writer.close()
 
 
+def stored(model: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """The tensors as a converter writes them, by their names in the file."""
+    config = model.config
+    architecture = ARCHITECTURES.get(config.model_type, config.model_type)
+    numbers = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
+    names = gguf.get_tensor_name_map(numbers[architecture], config.num_hidden_layers)
+
+    def key_of(name: str) -> str:
+        return names.get_name(name, try_suffixes=(".weight", ".bias")) or (
+            names.get_name(name) + ".weight"
+        )
+
+    for name, weight in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        values = weight.float().numpy()
+        if ".experts." in name:
+            for part, own in _experts(model, name, values):
+                yield key_of(part), np.ascontiguousarray(own)
+            continue
+        key = key_of(name)
+        if architecture in ("llama", "smollm3"):
+            values = _as_stored(key, values)
+        if architecture.startswith("gemma") and key.endswith("norm.weight"):
+            values = values + 1
+        yield key, values.squeeze(0) if "shexp" in key and len(values) == 1 else values
+
+
+def _experts(model: Any, name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Gate and up apart, and out features before in features."""
+    layer, _, parameter = name.rpartition(".")
+    experts, is_bias = model.get_submodule(layer), parameter.endswith("_bias")
+    suffix = "bias" if is_bias else "weight"
+    if experts.is_transposed and not is_bias:
+        values = values.swapaxes(1, 2)
+    if "gate_up" not in parameter:
+        yield f"{layer}.down_proj.{suffix}", values
+        return
+    half = values.shape[1] // 2
+    parts = (values[:, :half], values[:, half:])
+    if not experts.is_concatenated:
+        parts = (values[:, ::2], values[:, 1::2])
+    yield f"{layer}.gate_proj.{suffix}", parts[0]
+    yield f"{layer}.up_proj.{suffix}", parts[1]
+
+
 def _blocks(values: np.ndarray, kind: Kind) -> np.ndarray:
     try:
         return gguf.quantize(values, kind)
     except NotImplementedError:
         format = FORMATS[kind.name]
-        rows, columns = values.shape
-        blocks = random_blocks(Make(), kind.name, rows, columns // format.weights)
-        return blocks.flatten(1).numpy()
+        *rows, columns = values.shape
+        blocks = random_blocks(Make(), kind.name, math.prod(rows), columns // format.weights)
+        return blocks.flatten(1).unflatten(0, rows).numpy()
 
 
 def load_gguf(path: Path) -> Any:

@@ -32,8 +32,9 @@ class Products {
       return;
     }
     const MatmulPlan own = FUSEWHEEL_SELECT(matmul_plan)(product);
-    // Neighbouring tasks of many rows share what they pack.
-    const int64_t together = product.m > 1 ? 4 : 1;
+    // Neighbouring tasks share what they pack, or the codes of their only row.
+    const bool is_shared = product.m > 1 || product.weight.kind == WeightKind::kBlocks;
+    const int64_t together = is_shared ? 4 : 1;
     products_.push_back(product);
     sizes_.push_back(together);
     tasks_.push_back(own.tasks);
@@ -62,8 +63,6 @@ class Products {
 LinearWeight weight_of(const GroupWeights& weights, int64_t group) {
   LinearWeight own = weights.first;
   own.data = advance(own.data, group * weights.step);
-  own.scales = advance(own.scales, group * weights.scale_step);
-  own.zeros = advance(own.zeros, group * weights.scale_step);
   return own;
 }
 

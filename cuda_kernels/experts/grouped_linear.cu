@@ -1,35 +1,17 @@
 // Products of rows that are sorted by group, each with its group's weight.
 //
 // A warp has one number of the result. Its lanes add up every 32nd product, and then each other's sums,
-// in an order that depends on the sizes alone. Nobody has checked the ends: they are held between 0 and
-// the rows there are.
+// in an order that depends on the sizes alone.
 
 #include "grouped_linear.h"
 
 #include "common/divide.h"
 #include "common/reduce.h"
 #include "common/vector.h"
+#include "row_groups.h"
 
 namespace fusewheel {
 namespace {
-
-constexpr int kProductWarps = 4;  // of a block
-
-__device__ int64_t end_of(const GroupEnds& ends, int64_t group) {
-  const int64_t at = group * ends.stride;
-  const int64_t end = ends.is_long ? static_cast<const int64_t*>(ends.data)[at]
-                                   : static_cast<const int32_t*>(ends.data)[at];
-  return end < 0 ? 0 : end > ends.rows ? ends.rows : end;
-}
-
-// The first group that ends after the row; as many as there are if none does.
-__device__ int64_t group_of(const GroupEnds& ends, int64_t row) {
-  int64_t group = 0;
-  while (group < ends.count && end_of(ends, group) <= row) {
-    ++group;
-  }
-  return group;
-}
 
 template <typename T>
 __global__ void __launch_bounds__(kWarp* kProductWarps)
@@ -92,8 +74,6 @@ __global__ void __launch_bounds__(kWarp* kProductWarps)
     }
   }
 }
-
-dim3 product_block() { return dim3(kWarp, kProductWarps); }
 
 }  // namespace
 

@@ -37,10 +37,11 @@ def test_public_functions_script(operator: Operator):
             torch.jit.script(operator.function)
         return
     scripted = torch.jit.script(operator.function)
-    # Up to the first that the public function takes by name and the operator by number.
-    words = [p.annotation == "str" for p in parameters] + [True]
-    given = list(arguments[: words.index(True)])
-    given += [WORDS[p.name] for p in parameters if p.name in WORDS]
+    given = []
+    for parameter, value in zip(parameters, arguments, strict=False):
+        if parameter.annotation == "str" and parameter.name not in WORDS:
+            break  # the public function takes it by name and the operator by number
+        given.append(WORDS.get(parameter.name, value))
     copies = [a.clone() if isinstance(a, Tensor) else a for a in given]
     torch.testing.assert_close(scripted(*given), operator.function(*copies))
 

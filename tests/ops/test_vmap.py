@@ -61,6 +61,8 @@ SUMS = {
     "grouped_linear",
     "grouped_linear_backward_weight",
     "grouped_linear_backward_x",
+    "grouped_linear_blocks",
+    "grouped_linear_blocks_backward",
     "layer_norm_backward",
     "linear_backward_weight",
     "linear_cross_entropy",

@@ -94,6 +94,8 @@ constexpr const char* kSchemas[] = {
     "grouped_linear(Tensor x, Tensor weight, Tensor ends, Tensor? bias) -> Tensor",
     "grouped_linear_backward_x(Tensor grad, Tensor weight, Tensor ends) -> Tensor",
     "grouped_linear_backward_weight(Tensor grad, Tensor x, Tensor weight, Tensor ends) -> Tensor",
+    "grouped_linear_blocks(Tensor x, Tensor blocks, int kind, Tensor ends, Tensor? bias) -> Tensor",
+    "grouped_linear_blocks_backward(Tensor grad, Tensor blocks, int kind, Tensor ends) -> Tensor",
     "route(Tensor logits, int k, Tensor? bias, bool sigmoid, int groups, int chosen_groups,"
     " int group_best, bool normalize, float scale) -> (Tensor weights, Tensor indices)",
     "run(Tensor program, Tensor[] inputs, int[] outputs) -> Tensor[]",

@@ -8,6 +8,7 @@ from fusewheel.quantization.block_modules import (
 from fusewheel.quantization.block_rounding import quantize_blocks
 from fusewheel.quantization.blocks import from_gguf
 from fusewheel.quantization.calibration import calibrate
+from fusewheel.quantization.experts import GroupedBlocks, QuantizedExperts
 from fusewheel.quantization.formats import (
     Int4Weight,
     Int8Weight,
@@ -16,8 +17,8 @@ from fusewheel.quantization.formats import (
     pack_int4,
     unpack_int4,
 )
-from fusewheel.quantization.gguf_load import load_gguf
-from fusewheel.quantization.gguf_model import Repacked, repack_gguf
+from fusewheel.quantization.gguf.load import load_gguf
+from fusewheel.quantization.gguf.repack import Repacked, repack_gguf
 from fusewheel.quantization.model import quantize_
 from fusewheel.quantization.modules import LinearInt4, LinearInt8
 from fusewheel.quantization.report import QuantizationReport, Skip, Swap
@@ -25,12 +26,14 @@ from fusewheel.quantization.rounding import quantize_int4, quantize_int8
 
 __all__ = [
     "EmbeddingBlocks",
+    "GroupedBlocks",
     "Int4Weight",
     "Int8Weight",
     "LinearBlocks",
     "LinearInt4",
     "LinearInt8",
     "QuantizationReport",
+    "QuantizedExperts",
     "Repacked",
     "Skip",
     "Swap",

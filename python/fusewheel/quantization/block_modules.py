@@ -26,11 +26,12 @@ def dequantize_blocks(blocks: Tensor, kind: str) -> Tensor:
     Raises:
         ValueError: `kind` is unknown, or the blocks have another dtype or size.
     """
-    _check("dequantize_blocks", blocks, kind)
+    check_blocks("dequantize_blocks", blocks, kind)
     return decode_blocks(blocks, FORMATS[kind].number, torch.float32)
 
 
-def _check(what: str, blocks: Tensor, kind: str) -> None:
+def check_blocks(what: str, blocks: Tensor, kind: str, dimensions: int = 0) -> None:
+    """Raises ValueError unless blocks have the dtype and shape of their kind."""
     if kind not in FORMATS:
         raise ValueError(f"{what}: kind must be one of {', '.join(FORMATS)}, got {kind!r}")
     size = FORMATS[kind].bytes
@@ -38,6 +39,10 @@ def _check(what: str, blocks: Tensor, kind: str) -> None:
         raise ValueError(
             f"{what}: blocks must be uint8 of shape [..., blocks, {size}] for {kind}, got "
             f"{blocks.dtype} of shape {list(blocks.shape)}"
+        )
+    if dimensions and blocks.dim() != dimensions:
+        raise ValueError(
+            f"{what}: blocks must have {dimensions} dimensions, got shape {list(blocks.shape)}"
         )
 
 
@@ -63,11 +68,7 @@ class LinearBlocks(nn.Module):
 
     def __init__(self, blocks: Tensor, kind: str, bias: Tensor | None = None) -> None:
         super().__init__()
-        _check("LinearBlocks", blocks, kind)
-        if blocks.dim() != 3:
-            raise ValueError(
-                f"LinearBlocks: blocks must have 3 dimensions, got shape {list(blocks.shape)}"
-            )
+        check_blocks("LinearBlocks", blocks, kind, 3)
         self.kind = kind
         self.out_features = blocks.shape[0]
         self.in_features = blocks.shape[1] * FORMATS[kind].weights
@@ -116,6 +117,7 @@ class EmbeddingBlocks(nn.Module):
         blocks: `[rows, K / weights, bytes]`, uint8. It is held, not copied.
         kind: the name of the format, `"Q8_0"`.
         dtype: of the result; default None, which means torch's default. `to(dtype)` changes it.
+        scale: what the rows are multiplied by, rounded to `dtype`; default None, which means 1.
 
     Raises:
         ValueError: `kind` is unknown, or the blocks have another dtype or shape.
@@ -123,13 +125,20 @@ class EmbeddingBlocks(nn.Module):
 
     blocks: Tensor
 
-    def __init__(self, blocks: Tensor, kind: str, dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        blocks: Tensor,
+        kind: str,
+        dtype: torch.dtype | None = None,
+        scale: float | None = None,
+    ) -> None:
         super().__init__()
-        _check("EmbeddingBlocks", blocks, kind)
+        check_blocks("EmbeddingBlocks", blocks, kind)
         self.kind = kind
         self.num_embeddings = blocks.shape[0]
         self.embedding_dim = blocks.shape[1] * FORMATS[kind].weights
         self.dtype = dtype or torch.get_default_dtype()
+        self.scale = scale
         self.register_buffer("blocks", blocks)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> EmbeddingBlocks:
@@ -140,7 +149,10 @@ class EmbeddingBlocks(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Whole numbers of any shape to `[..., K]`."""
-        return decode_blocks(self.blocks[input], FORMATS[self.kind].number, self.dtype)
+        rows = decode_blocks(self.blocks[input], FORMATS[self.kind].number, self.dtype)
+        if self.scale is None:
+            return rows
+        return rows * torch.full((), self.scale, dtype=self.dtype, device=rows.device)
 
     def extra_repr(self) -> str:
         """The text that `print` shows for the layer."""

@@ -9,7 +9,7 @@ from fusewheel.ops.linear._blocks import FORMATS, FP4, MXFP4, NF4
 from fusewheel.quantization.formats import packed
 
 _TABLES: dict[str, tuple[float, ...]] = {"NF4": NF4, "FP4": FP4, "MXFP4": MXFP4}
-KINDS = (*_TABLES, "FP8")
+KINDS = (*_TABLES, "FP8", "Q4_1", "Q8_0")
 """The formats to which `quantize_blocks` rounds."""
 _LARGEST_FP8 = 448.0
 # Rows are rounded a few at a time, so that temporaries stay small.
@@ -24,9 +24,12 @@ def quantize_blocks(weight: Tensor, kind: str) -> Tensor:
     | `"NF4"`, `"FP4"` | 64 | `max(abs(w))`, float32 |
     | `"MXFP4"` | 32 | the power of two `2 ** (floor(log2(max(abs(w)))) - 2)`; larger than 6 times it is rounded to 6 times it |
     | `"FP8"` | 64 | `max(abs(w)) / 448`, float32 |
+    | `"Q4_1"` | 32 | `(max(w) - min(w)) / 15`, float16, and `min(w)`, which is added |
+    | `"Q8_0"` | 32 | `max(abs(w)) / 127`, float16 |
 
     Source: Dettmers et al., "QLoRA" (2023), for NF4; bitsandbytes for FP4; the Open Compute
-    Project's "Microscaling Formats" (2023) for MXFP4.
+    Project's "Microscaling Formats" (2023) for MXFP4; `quantize_int4` and `quantize_int8` for the
+    last two, whose codes are those.
 
     Args:
         weight: `[N, K]`, any floating dtype, finite; K is a multiple of the weights that share a
@@ -37,7 +40,7 @@ def quantize_blocks(weight: Tensor, kind: str) -> Tensor:
         Blocks `[N, K / weights, bytes]`, uint8, for `linear_blocks`.
 
     Raises:
-        ValueError: `kind` is another, or `weight` is not as above.
+        ValueError: `kind` is another, `weight` is not as above, or a scale is beyond float16.
     """  # noqa: E501
     if kind not in KINDS:
         raise ValueError(f"quantize_blocks: kind must be one of {', '.join(KINDS)}, got {kind!r}")
@@ -52,7 +55,8 @@ def quantize_blocks(weight: Tensor, kind: str) -> Tensor:
     blocks = torch.empty(shape, dtype=torch.uint8, device=weight.device)
     step = max(1, _CHUNK // max(1, columns))
     for start in range(0, rows, step):
-        part = weight.detach()[start : start + step].float().unflatten(1, (columns // size, size))
+        part = weight.detach()[start : start + step].float().contiguous()
+        part = part.unflatten(1, (columns // size, size))
         if not bool(part.isfinite().all()):
             raise ValueError("quantize_blocks: weight must be finite, got NaN or infinity")
         blocks[start : start + step] = _rounded(part, kind)
@@ -61,6 +65,8 @@ def quantize_blocks(weight: Tensor, kind: str) -> Tensor:
 
 def _rounded(groups: Tensor, kind: str) -> Tensor:
     """Blocks `[..., bytes]` of weights `[..., weights]`."""
+    if kind in ("Q4_1", "Q8_0"):
+        return _rounded_by_halves(groups, kind)
     largest = groups.abs().amax(-1, keepdim=True)
     if kind == "MXFP4":
         # frexp is exact where a logarithm is not.
@@ -76,6 +82,34 @@ def _rounded(groups: Tensor, kind: str) -> Tensor:
         codes = values.clamp(-_LARGEST_FP8, _LARGEST_FP8).to(torch.float8_e4m3fn)
         return torch.cat((stored, codes.view(torch.uint8)), -1)
     return torch.cat((stored, packed(_nearest(values, _TABLES[kind]))), -1)
+
+
+def _rounded_by_halves(groups: Tensor, kind: str) -> Tensor:
+    """Likewise of a format whose scales are float16; codes are the nearest for the stored scale."""
+    if kind == "Q8_0":
+        scale = (groups.abs().amax(-1, keepdim=True) / 127).half()
+        stored = scale
+        codes = (groups / _divisor(scale)).round().clamp(-127, 127).to(torch.int8)
+        codes = codes.view(torch.uint8)
+    else:
+        low, high = groups.aminmax(dim=-1, keepdim=True)
+        zero = low.half()
+        # The stored zero may be larger than all weights of a group.
+        scale = (high / 15 - zero.float() / 15).clamp(min=0).half()
+        stored = torch.cat((scale, zero), -1)
+        codes = ((groups - zero.float()) / _divisor(scale)).round().clamp(0, 15).to(torch.uint8)
+        codes = packed(codes)
+    if not bool(stored.isfinite().all()):
+        raise ValueError(
+            f"quantize_blocks: weight must be small enough for the float16 scales of {kind}, got "
+            f"{groups.abs().max().item():.3g}"
+        )
+    return torch.cat((stored.view(torch.uint8), codes), -1)
+
+
+def _divisor(scale: Tensor) -> Tensor:
+    # A group of equal weights has scale 0, and its codes become 0.
+    return torch.where(scale == 0, torch.inf, scale.float())
 
 
 def _nearest(values: Tensor, table: tuple[float, ...]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Quantises the linear layers of a model in place."""
+"""Quantises the linear layers and experts of a model in place."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fusewheel.ops.linear._blocks import FORMATS
 from fusewheel.quantization.block_modules import LinearBlocks
 from fusewheel.quantization.block_rounding import KINDS as BLOCK_KINDS
 from fusewheel.quantization.choice import Filter, OldFilter, chosen
+from fusewheel.quantization.experts import QuantizedExperts, is_experts, obstacle
 from fusewheel.quantization.formats import check_group_size
 from fusewheel.quantization.modules import LinearInt4, LinearInt8
 from fusewheel.quantization.report import QuantizationReport, Skip, Swap
@@ -20,6 +21,8 @@ from fusewheel.quantization.report import QuantizationReport, Skip, Swap
 # The kinds of stored blocks, by the name of their format.
 _BLOCKS = {name.lower(): name for name in BLOCK_KINDS}
 _KINDS = ("int4", "int8", *_BLOCKS)
+# Experts have blocks of every kind.
+_OF_EXPERTS = {"int4": "Q4_1", "int8": "Q8_0", **_BLOCKS}
 # Their forward reads the weights of their linear layers itself.
 _READS_WEIGHTS = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
@@ -36,6 +39,9 @@ def quantize_(
 ) -> QuantizationReport:
     """Replaces the linear layers of a model by layers with quantised weights, in place.
 
+    The experts of a mixture in transformers are replaced too, by `QuantizedExperts`. They have one
+    scale for each 32 in features with `"int4"` and `"int8"`, and do not round their activations.
+
     It replaces one layer after the other, so the memory falls meanwhile. If an output layer shares
     its weight with the embedding, the embedding keeps the weight and the layer gets codes of its
     own. Not replaced, with the reason in the report, are layers that are not a plain
@@ -48,12 +54,12 @@ def quantize_(
     Args:
         model: the model; other modules are not changed.
         kind: `"int4"` (default) for `LinearInt4`, `"int8"` for `LinearInt8`; `"nf4"`, `"fp4"`,
-            `"mxfp4"` or `"fp8"` for `LinearBlocks`.
+            `"mxfp4"`, `"fp8"`, `"q4_1"` or `"q8_0"` for `LinearBlocks`.
         group_size: in features that share a scale; default 0, which means 64 for `"nf4"`, `"fp4"`
             and `"fp8"`, and 32 for the others. `"int4"` can have 32, 64 or 128; `"int8"` any
             multiple of 32, or None for one scale for each out feature; the others have no choice.
-        filter_fn: `filter_fn(module, name)` says whether to quantise a layer; default None, which
-            means all layers.
+        filter_fn: `filter_fn(module, name)` says whether to quantise a layer or the experts of a
+            mixture; default None, which means all of them.
         calibration: the result of `calibrate`, for `"int4"` only; default None. Layers that are not
             in it are rounded to nearest.
         dynamic: whether the layers round their activations to int8 too, for `"int4"` and `"int8"`
@@ -78,19 +84,22 @@ def quantize_(
     before = _bytes(model)
     swapped, skipped = [], []
     # Names and not layers, because a list of layers would keep all weights until the end.
-    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    names = [n for n, m in model.named_modules() if isinstance(m, nn.Linear) or is_experts(m)]
     for name in progress(names, describe="quantize layers"):
-        linear = model.get_submodule(name)
-        assert isinstance(linear, nn.Linear)
-        reason = _obstacle(model, name, linear, kind, size)
-        if reason is None and not wanted(linear, name):
+        old = model.get_submodule(name)
+        if isinstance(old, nn.Linear):
+            reason = _obstacle(model, name, old, kind, size)
+        else:
+            reason = obstacle(old, _OF_EXPERTS[kind])
+        if reason is None and not wanted(old, name):
             reason = "the filter says no"
         if reason is not None:
             skipped.append(Skip(name, reason))
             continue
-        layer = _quantized(name, linear, kind, size, known.get(name), dynamic)
-        swapped.append(Swap(name, _bytes(linear), _bytes(layer), name in known))
-        _replace(model, linear, layer)
+        bytes_before = _bytes(old)
+        layer = _quantized(name, old, kind, size, known.get(name), dynamic)
+        swapped.append(Swap(name, bytes_before, _bytes(layer), name in known))
+        _replace(model, old, layer)
     return QuantizationReport(kind, tuple(swapped), tuple(skipped), before, _bytes(model))
 
 
@@ -147,13 +156,15 @@ def _obstacle(
 
 def _quantized(
     name: str,
-    linear: nn.Linear,
+    linear: nn.Module,
     kind: str,
     group_size: int,
     importance: Tensor | None,
     dynamic: bool,
-) -> LinearBlocks | LinearInt4 | LinearInt8:
+) -> nn.Module:
     try:
+        if not isinstance(linear, nn.Linear):
+            return QuantizedExperts.from_experts(linear, _OF_EXPERTS[kind])
         if kind in _BLOCKS:
             return LinearBlocks.from_linear(linear, _BLOCKS[kind])
         if kind == "int8":
@@ -165,7 +176,7 @@ def _quantized(
 
 def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
     """Puts `new` everywhere where `old` is, so that a shared layer stays shared."""
-    for parent in model.modules():
+    for parent in [module for module in model.modules() if module is not new]:
         for key, child in list(parent._modules.items()):
             if child is old:
                 setattr(parent, key, new)

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from fusewheel.ops.activation.silu_mul import silu_mul_packed
 from fusewheel.ops.experts._mixture import layers, mixture
+from fusewheel.quantization.experts import gate_of, last_of
 
 
 def experts_forward(
@@ -30,21 +30,13 @@ def experts_forward(
         `[tokens, H]` in the dtype of `hidden_states`.
     """
     name = "gate_up_proj" if self.has_gate else "up_proj"
-    first, last = _layers(self, name), _layers(self, "down_proj")
-    if self.has_post_expert_norm:
-        down = last
-
-        def last(x: Tensor, ends: Tensor) -> Tensor:
-            normed: Tensor = self.post_expert_norm(down(x, ends))
-            return normed
-
     return mixture(
         hidden_states,
         top_k_index,
         top_k_weights,
-        first,
-        _between(self),
-        last,
+        _layers(self, name),
+        gate_of(self),
+        last_of(self, _layers(self, "down_proj")),
         getattr(self, name).shape[0],
     )
 
@@ -53,14 +45,3 @@ def _layers(self: Any, name: str) -> Callable[[Tensor, Tensor], Tensor]:
     weight = getattr(self, name)
     bias = getattr(self, f"{name}_bias") if self.has_bias else None
     return layers(weight.transpose(1, 2) if self.is_transposed else weight, bias)
-
-
-def _between(self: Any) -> Callable[[Tensor], Tensor]:
-    """What is between the layers: the module's own gate, unless it is the usual one with SiLU."""
-    if not self.has_gate:
-        activation: Callable[[Tensor], Tensor] = self.act_fn
-        return activation
-    own: Callable[[Tensor], Tensor] = self._apply_gate
-    usual = getattr(type(self)._apply_gate, "__name__", "") == "_default_apply_gate"
-    is_silu = type(getattr(self, "act_fn", None)).__name__ in ("SiLU", "SiLUActivation")
-    return silu_mul_packed if usual and is_silu else own

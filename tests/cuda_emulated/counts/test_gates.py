@@ -20,6 +20,7 @@ OF_ATEN = {
     *("linear_backward_x", "linear_backward_weight", "linear_blocks"),
     *("linear_cross_entropy", "linear_cross_entropy_backward"),
     *("grouped_linear", "grouped_linear_backward_x", "grouped_linear_backward_weight"),
+    *("grouped_linear_blocks", "grouped_linear_blocks_backward"),
 }
 OF_ATTENTION = {"attention_varlen", "attention_varlen_backward"}
 

@@ -103,7 +103,7 @@ def _weight_gradient(grad: Tensor, x: Tensor, weight: Tensor | Unsaved, ends: Te
     return result
 
 
-def _bias_gradient(grad: Tensor, bias: Unsaved, ends: Tensor) -> Tensor:
+def bias_gradient(grad: Tensor, bias: Unsaved, ends: Tensor) -> Tensor:
     """The sum of each group's rows: the gradient of a weight whose only input is 1."""
     like = Unsaved(torch.Size((*bias.shape, 1)), bias.dtype)
     return _weight_gradient(grad, grad.new_ones((grad.shape[0], 1)), like, ends).squeeze(-1)
@@ -118,7 +118,7 @@ def _backward(
         torch.ops.fusewheel.grouped_linear_backward_x(grad, weight, ends) if needs[0] else None,
         _weight_gradient(grad, x, weight, ends) if needs[1] else None,
         None,
-        _bias_gradient(grad, bias, ends) if needs[3] else None,
+        bias_gradient(grad, bias, ends) if needs[3] else None,
     ]
 
 

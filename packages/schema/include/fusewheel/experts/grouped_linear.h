@@ -47,7 +47,6 @@ inline void check_group_rows(const char* op, Argument x, int64_t features, const
 // A checked weight of groups; owns the tensors that its plain part points into.
 struct CheckedGroups {
   Tensor data;
-  CheckedWeight codes;
   GroupWeights weights;
   int64_t count;
   int64_t rows;     // out features
@@ -75,7 +74,38 @@ struct CheckedGroups {
     first.columns = sizes[transposed ? 1 : 2];
     first.stride = strides[transposed ? 2 : 1];
     const int64_t bytes = static_cast<int64_t>(out.data.element_size());
-    out.weights = {first, transposed, strides[0] * bytes, 0};
+    out.weights = {first, transposed, strides[0] * bytes};
+    return out;
+  }
+
+  // [groups, out features, blocks of a row, bytes of a block]; copied only if the blocks of a row do
+  // not lie one behind the other.
+  static CheckedGroups stored_blocks(const char* op, Argument blocks, int64_t kind, Argument x) {
+    check_same_device(op, blocks, x);
+    check_code_dtype(op, blocks, ScalarType::Byte);
+    const BlockFormat format = checked_format(op, kind);
+    const auto sizes = blocks.tensor.sizes();
+    if (sizes.size() != 4 || sizes[3] != format.bytes) {
+      fail(op, std::string(blocks.name) + " must have shape [groups, out features, blocks, " +
+                   std::to_string(format.bytes) + "] for " + format.name + ", got " +
+                   describe(sizes));
+    }
+    CheckedGroups out;
+    const auto given = blocks.tensor.strides();
+    const bool rows_are_whole =
+        given[3] == 1 && (sizes[2] <= 1 || given[2] == int64_t{format.bytes});
+    out.data = rows_are_whole ? blocks.tensor : as_contiguous(blocks.tensor);
+    out.count = sizes[0];
+    out.rows = sizes[1];
+    out.columns = sizes[2] * format.weights;
+    LinearWeight first = {};
+    first.kind = WeightKind::kBlocks;
+    first.blocks = format;
+    first.data = out.data.const_data_ptr();
+    first.rows = out.rows;
+    first.columns = out.columns;
+    first.stride = out.data.strides()[1];
+    out.weights = {first, false, out.data.strides()[0]};
     return out;
   }
 

@@ -21,7 +21,6 @@ struct GroupWeights {
   LinearWeight first;  // of group 0
   bool transposed;     // stored as [in features, out features]
   int64_t step;        // from a group's weight to the next, in bytes
-  int64_t scale_step;  // likewise of scales and zeros
 };
 
 // y = x * transposed weight of the row's group + its bias, or x * weight.

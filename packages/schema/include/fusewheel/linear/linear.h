@@ -42,6 +42,16 @@ inline void check_code_dtype(const char* op, Argument codes, ScalarType expected
   }
 }
 
+// The block format with this number.
+inline BlockFormat checked_format(const char* op, int64_t kind) {
+  for (const BlockFormat& format : kBlockFormats) {
+    if (static_cast<int64_t>(format.kind) == kind) {
+      return format;
+    }
+  }
+  fail(op, "kind must be the number of a block format, got " + std::to_string(kind));
+}
+
 // A checked weight; owns the tensors its plain part points into.
 struct CheckedWeight {
   Tensor data;
@@ -137,15 +147,6 @@ struct CheckedWeight {
   }
 
  private:
-  static BlockFormat checked_format(const char* op, int64_t kind) {
-    for (const BlockFormat& format : kBlockFormats) {
-      if (static_cast<int64_t>(format.kind) == kind) {
-        return format;
-      }
-    }
-    fail(op, "kind must be the number of a block format, got " + std::to_string(kind));
-  }
-
   void take(WeightKind kind, const Tensor& tensor) {
     const RowMatrix rows = rows_of(tensor);
     data = rows.tensor;
