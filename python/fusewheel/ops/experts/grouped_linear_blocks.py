@@ -170,7 +170,7 @@ def _samples(make: Make) -> Iterator[Arguments]:
     yield make.transposed(6, 64), blocks[::2, 1:4, 1:], kind, _ends(make, 2, 2, 6), None
     yield make(0, 32), *_weight(make, "MXFP4", 2, 3, 1), _ends(make, 0, 0), make(2, 3)
     yield make(4, 0), *_weight(make, "Q5_0", 2, 3, 0), _ends(make, 1, 4), make(2, 3)
-    yield make(2, 32), *_weight(make, "Q4_0", 2, 1, 1), _ends(make, 1, 2), make(2, 1)
+    yield make(1, 32), *_weight(make, "MXFP4", 2, 1, 1), _ends(make, 0, 1), make(2, 1)
 
 
 def _backward_samples(make: Make) -> Iterator[Arguments]:
