@@ -13,7 +13,11 @@ from fusewheel.quantization import (
     EmbeddingBlocks,
     LinearBlocks,
     dequantize_blocks,
+    dequantize_int4,
+    dequantize_int8,
     quantize_blocks,
+    quantize_int4,
+    quantize_int8,
 )
 from torch import nn
 
@@ -70,8 +74,21 @@ def test_zeros_and_large_and_tiny_groups(kind):
         assert error.norm() < 0.2 * exact[row].double().norm()
 
 
+def test_codes_with_halves_are_those_of_int4_and_int8():
+    exact = weight(64, 256)
+    want = dequantize_int4(*quantize_int4(exact, 32)), dequantize_int8(*quantize_int8(exact, 32))
+    for kind, own in zip(("Q4_1", "Q8_0"), want, strict=True):
+        assert torch.equal(dequantize_blocks(quantize_blocks(exact, kind), kind), own)
+    equal, huge = torch.full((1, 32), 0.5), torch.full((1, 32), 1e9)
+    for kind in ("Q4_1", "Q8_0"):
+        got = dequantize_blocks(quantize_blocks(equal, kind), kind)
+        torch.testing.assert_close(got, equal, rtol=1e-3, atol=0)
+        with pytest.raises(ValueError, match=f"float16 scales of {kind}, got 1e.09"):
+            quantize_blocks(huge, kind)
+
+
 def test_what_cannot_be_rounded_is_refused():
-    with pytest.raises(ValueError, match="kind must be one of NF4, FP4, MXFP4, FP8, got 'Q4_K'"):
+    with pytest.raises(ValueError, match=r"kind must be one of NF4, .*, Q8_0, got 'Q4_K'"):
         quantize_blocks(weight(), "Q4_K")
     with pytest.raises(ValueError, match="in features a multiple of 64, got"):
         quantize_blocks(weight(3, 96), "NF4")

@@ -57,10 +57,6 @@ def read_config(file: GgufFile) -> Any:
             f"rotates {dimensions} of {found['head_dim']} dimensions of a head; only all of them "
             "are supported"
         )
-    embedding = file.tensors.get("token_embd.weight")
-    if embedding is None:
-        values.refuse("has no tensor 'token_embd.weight'")
-    found["vocab_size"] = embedding.shape[0]
     found["tie_word_embeddings"] = not values.has("output.weight")
     for name in _TOKENS:
         token = file.metadata.get(f"tokenizer.ggml.{name}")
@@ -68,4 +64,8 @@ def read_config(file: GgufFile) -> Any:
     found |= {"model_type": architecture.model_type} | architecture.options(values)
     if "rope_parameters" not in found:
         found["rope_parameters"] = rotary(values)
+    embedding = file.tensors.get("token_embd.weight")
+    if embedding is None:
+        values.refuse("has no tensor 'token_embd.weight'")
+    found["vocab_size"] = embedding.shape[0]
     return AutoConfig.for_model(found.pop("model_type"), **found)
