@@ -21,7 +21,7 @@ static_assert(kBlockPart == kWarp, "a lane for each weight of a part");
 
 // `inner` parts of the row `own` of the weight or, backward, part `own` of `inner` rows.
 template <typename A, typename Decoder>
-__global__ void __launch_bounds__(kWarp* kProductWarps)
+__global__ void __launch_bounds__(kWarp* kProductWarps, 1)  // the 1: rather fewer blocks than spills
     grouped_blocks(const __grid_constant__ GroupedProductArgs args, Divisor across, int64_t inner,
                    int64_t items) {
   const LinearWeight& weight = args.weights.first;
