@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 from fusewheel.quantization import EmbeddingBlocks, LinearBlocks, dequantize_blocks
+from fusewheel.quantization.gguf.architectures import ARCHITECTURES
+from fusewheel.quantization.gguf.config import read_config
 from fusewheel.quantization.gguf.file import GgufFile
 from gguf import GGMLQuantizationType as Kind
 from oracle import assert_program_as_good_as_eager
@@ -206,7 +208,7 @@ def test_architectures_and_rotary_embeddings_that_are_not_supported(tmp_path):
             writer.add_string(key, "longrope")
             writer.add_uint32("llama.attention.head_count", 2)
             for name in ("block_count", "embedding_length", "feed_forward_length"):
-                writer.add_uint32(f"llama.{name}", 2)
+                writer.add_uint32(f"llama.{name}", 8)
             writer.add_uint32("llama.context_length", 2)
             writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
         writer.write_header_to_file()
@@ -215,6 +217,37 @@ def test_architectures_and_rotary_embeddings_that_are_not_supported(tmp_path):
         writer.close()
         with pytest.raises(ValueError, match=f"load_gguf: .*{message}"):
             fusewheel.load_gguf(tmp_path / "m.gguf")
+
+
+WRONG = (0, -1, 2.5, float("nan"), 2**31, 2**63, "text", True, [2], None)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_wrong_number_is_refused_or_left_out(path, architecture):
+    """No other error than ours, and no model with a billion layers."""
+    file = GgufFile(path)
+    said = {k.replace("llama.", f"{architecture}."): v for k, v in file.metadata.items()}
+    said["general.architecture"] = architecture
+    more = {
+        **{"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 32},
+        **{"expert_shared_feed_forward_length": 32, "attention.sliding_window": 4},
+        **{"rope.scaling.type": "yarn", "rope.scaling.factor": 2.0},
+        **{"rope.scaling.original_context_length": 8},
+    }
+    said |= {f"{architecture}.{key}": value for key, value in more.items()}
+    keys = [key for key in said if key.startswith(f"{architecture}.")]
+    refused = 0
+    for key in keys:
+        for value in WRONG:
+            file.metadata = said | {key: value}
+            try:
+                config = read_config(file)
+            except ValueError as error:
+                assert str(error).startswith("load_gguf: ")
+                refused += 1
+            else:
+                assert config.num_hidden_layers == 2
+    assert refused > 3 * len(WRONG)
 
 
 def header(tensors: list[tuple[str, tuple[int, ...], int, int]], data: int, version: int = 3):

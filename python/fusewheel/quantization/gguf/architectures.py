@@ -23,20 +23,15 @@ def _dense(values: Values) -> Options:
 def _llama(values: Values) -> Options:
     """Llama and Mistral, which have one architecture; Mixtral, if there are experts."""
     if values.number("expert_count"):
-        chosen, experts = values.positive("expert_used_count"), values.positive("expert_count")
-        return {
-            "model_type": "mixtral",
-            "num_local_experts": experts,
-            "num_experts_per_tok": chosen,
-        }
+        return {"model_type": "mixtral"} | _mixture(values, "num_local_experts")
     return {"attention_bias": values.has("blk.0.attn_q.bias")}
 
 
-def _mixture(values: Values) -> Options:
-    return {
-        "num_experts": values.positive("expert_count"),
-        "num_experts_per_tok": values.positive("expert_used_count"),
-    }
+def _mixture(values: Values, name: str = "num_experts") -> Options:
+    experts, chosen = values.count("expert_count"), values.count("expert_used_count")
+    if chosen > experts:
+        values.refuse(f"sends a token to {chosen} of {experts} experts")
+    return {name: experts, "num_experts_per_tok": chosen}
 
 
 def _olmoe(values: Values) -> Options:
@@ -46,25 +41,25 @@ def _olmoe(values: Values) -> Options:
 
 def _qwen2moe(values: Values) -> Options:
     return _mixture(values) | {
-        "moe_intermediate_size": values.positive("expert_feed_forward_length"),
-        "shared_expert_intermediate_size": values.positive("expert_shared_feed_forward_length"),
+        "moe_intermediate_size": values.count("expert_feed_forward_length"),
+        "shared_expert_intermediate_size": values.count("expert_shared_feed_forward_length"),
         "norm_topk_prob": False,
     }
 
 
 def _qwen3moe(values: Values) -> Options:
-    inner = values.positive("expert_feed_forward_length")
+    inner = values.count("expert_feed_forward_length")
     return _mixture(values) | {"moe_intermediate_size": inner, "norm_topk_prob": True}
 
 
 def _gemma_attention(values: Values, largest: int) -> Options:
     """Windows, and the scale of the scores: the largest model of a family has another one."""
-    heads, head = values.positive("attention.head_count"), values.positive("attention.key_length")
+    heads, head = values.count("attention.head_count"), values.count("attention.key_length")
     is_largest = values.number("block_count") == largest
-    scale = values.positive("embedding_length") // heads if is_largest else head
+    scale = values.count("embedding_length") // heads if is_largest else head
     return {
         "query_pre_attn_scalar": scale,
-        "sliding_window": values.positive("attention.sliding_window"),
+        "sliding_window": values.count("attention.sliding_window"),
         "final_logit_softcapping": values.number("final_logit_softcapping"),
         "attn_logit_softcapping": values.number("attn_logit_softcapping"),
     }
@@ -87,19 +82,18 @@ def _gemma3(values: Values) -> Options:
 
 
 def _phi3(values: Values) -> Options:
-    found: Options = {"sliding_window": values.number("attention.sliding_window") or None}
-    return found | longrope(values)
+    key = "attention.sliding_window"
+    window = values.count(key) if values.number(key) else None
+    return {"sliding_window": window} | longrope(values)
 
 
 def _gpt_oss(values: Values) -> Options:
     found = rotary(values, 150000.0)
     if found["rope_type"] == "yarn":
         found |= {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}
-    return {
-        "num_local_experts": values.positive("expert_count"),
-        "num_experts_per_tok": values.positive("expert_used_count"),
-        "intermediate_size": values.positive("expert_feed_forward_length"),
-        "sliding_window": values.positive("attention.sliding_window"),
+    return _mixture(values, "num_local_experts") | {
+        "intermediate_size": values.count("expert_feed_forward_length"),
+        "sliding_window": values.count("attention.sliding_window"),
         "rope_parameters": found,
     }
 

@@ -14,7 +14,6 @@ _REQUIRED = {
     "embedding_length": "hidden_size",
     "feed_forward_length": "intermediate_size",
     "attention.head_count": "num_attention_heads",
-    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
     "context_length": "max_position_embeddings",
 }
 _TOKENS = ("bos_token_id", "eos_token_id", "padding_token_id")
@@ -45,13 +44,17 @@ def read_config(file: GgufFile) -> Any:
     from transformers import AutoConfig
 
     architecture, values = architecture_of(file), Values(file)
-    found: dict[str, Any] = {name: values.positive(key) for key, name in _REQUIRED.items()}
-    shared = values.number("attention.head_count_kv")
-    if shared is not None:
-        found["num_key_value_heads"] = shared
-    head = found["hidden_size"] // found["num_attention_heads"]
-    found["head_dim"] = values.number("attention.key_length") or head
-    dimensions = values.number("rope.dimension_count") or found["head_dim"]
+    found: dict[str, Any] = {name: values.count(key) for key, name in _REQUIRED.items()}
+    found["rms_norm_eps"] = float(values.positive("attention.layer_norm_rms_epsilon"))
+    heads = found["num_attention_heads"]
+    found["num_key_value_heads"] = values.count("attention.head_count_kv", heads)
+    found["head_dim"] = values.count("attention.key_length", found["hidden_size"] // heads)
+    if heads % found["num_key_value_heads"] or found["head_dim"] < 2:
+        values.refuse(
+            f"has {heads} heads of {found['head_dim']} dimensions, which share "
+            f"{found['num_key_value_heads']} key heads"
+        )
+    dimensions = values.count("rope.dimension_count", found["head_dim"])
     if dimensions != found["head_dim"] and not architecture.partial_rotary:
         values.refuse(
             f"rotates {dimensions} of {found['head_dim']} dimensions of a head; only all of them "
@@ -64,6 +67,8 @@ def read_config(file: GgufFile) -> Any:
     found |= {"model_type": architecture.model_type} | architecture.options(values)
     if "rope_parameters" not in found:
         found["rope_parameters"] = rotary(values)
+    if found["num_hidden_layers"] > len(file.tensors):
+        values.refuse(f"has {len(file.tensors)} tensors for {found['num_hidden_layers']} layers")
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
         values.refuse("has no tensor 'token_embd.weight'")

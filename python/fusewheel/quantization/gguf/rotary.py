@@ -33,8 +33,8 @@ def rotary(values: Values, base: float = 10000.0) -> dict[str, Any]:
         )
     found |= {"rope_type": kind, "factor": float(values.positive("rope.scaling.factor"))}
     if kind == "yarn":
-        context = values.positive("rope.scaling.original_context_length")
-        found["original_max_position_embeddings"] = int(context)
+        context = values.count("rope.scaling.original_context_length")
+        found["original_max_position_embeddings"] = context
     return found
 
 
@@ -44,8 +44,8 @@ def longrope(values: Values) -> dict[str, Any]:
     Raises:
         ValueError: the factors are not as many as frequencies, or no floating numbers.
     """
-    head = values.positive("embedding_length") // values.positive("attention.head_count")
-    rotated = int(values.number("rope.dimension_count") or head)
+    head = values.count("embedding_length") // values.count("attention.head_count")
+    rotated = values.count("rope.dimension_count", head)
     found: dict[str, Any] = {
         "rope_theta": float(values.number("rope.freq_base") or 10000.0),
         "partial_rotary_factor": rotated / head,
@@ -53,7 +53,7 @@ def longrope(values: Values) -> dict[str, Any]:
     }
     if not (values.has(_LONG) and values.has(_SHORT)):
         return {"rope_parameters": found}
-    original = int(values.positive("rope.scaling.original_context_length"))
+    original = values.count("rope.scaling.original_context_length")
     found |= {"rope_type": "longrope", "original_max_position_embeddings": original}
     for key, name in ((_LONG, "long_factor"), (_SHORT, "short_factor")):
         tensor = values.file.tensors[key]

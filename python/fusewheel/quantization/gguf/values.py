@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import NoReturn
 
 from fusewheel.quantization.gguf.file import GgufFile
 
-Number = int | float
+# Of any size of a model.
+_LARGEST = 2**31 - 1
 
 
 class Values:
@@ -24,26 +26,43 @@ class Values:
         """The name of a key in the file."""
         return f"{self.architecture}.{key}"
 
-    def number(self, key: str) -> Number | None:
+    def number(self, key: str) -> int | float | None:
         """A number; None if the file does not have it.
 
         Raises:
             ValueError: the file has something else there.
         """
         found = self.file.metadata.get(self.name(key))
-        if found is not None and (isinstance(found, bool) or not isinstance(found, (int, float))):
+        if found is None:
+            return None
+        if isinstance(found, bool) or not isinstance(found, (int, float)):
             self.refuse(f"has no number for {self.name(key)}")
+        if not math.isfinite(found) or found < 0:
+            self.refuse(f"has {found} for {self.name(key)}")
         return found
 
-    def positive(self, key: str) -> Number:
+    def positive(self, key: str) -> int | float:
         """A number above 0.
 
         Raises:
             ValueError: the file does not have it.
         """
         found = self.number(key)
-        if found is None or not found > 0:
+        if not found:
             self.refuse(f"must say {self.name(key)}")
+        return found
+
+    def count(self, key: str, default: int | None = None) -> int:
+        """A whole number above 0; `default` if the file does not have it.
+
+        Raises:
+            ValueError: the file has another number, or none and there is no default.
+        """
+        if default is not None and self.number(key) is None:
+            return default
+        found = self.positive(key)
+        if not isinstance(found, int) or found > _LARGEST:
+            self.refuse(f"must have a whole number up to {_LARGEST} for {self.name(key)}")
         return found
 
     def has(self, tensor: str) -> bool:
