@@ -59,7 +59,7 @@ void count_passes(const Accesses& accesses, uint32_t size, Instruction& total) {
 
 void Counter::begin_launch(const char* name, uintptr_t kernel, dim3 grid, dim3 size,
                            size_t shared) {
-  launches_.push_back({name, kernel, grid, size, shared, 0, 0, {}});
+  launches_.push_back({name, kernel, grid, size, shared, 0, 0, 0, {}});
   sectors_.clear();
   const unsigned threads = size.x * size.y * size.z;
   warps_.clear();
@@ -158,7 +158,8 @@ std::string Counter::report() const {
     out << between << "{\"name\":\"" << launch.name << "\",\"kernel\":" << launch.kernel
         << ",\"grid\":" << size(launch.grid) << ",\"block\":" << size(launch.size)
         << ",\"shared\":" << launch.shared << ",\"read\":" << launch.read * kSector
-        << ",\"written\":" << launch.written * kSector << ",\"instructions\":[";
+        << ",\"written\":" << launch.written * kSector
+        << ",\"products\":" << launch.products << ",\"instructions\":[";
     const char* comma = "";
     for (const auto& [key, i] : launch.instructions) {
       const auto& [place, space, width, writes] = key;

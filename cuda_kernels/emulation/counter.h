@@ -39,6 +39,7 @@ class Counter {
   void begin_launch(const char* name, uintptr_t kernel, dim3 grid, dim3 size, size_t shared);
   void begin_block(uint64_t number);
   void add(unsigned thread, const Access& access);
+  void multiplied(uint64_t count) { launches_.back().products += count; }
 
   // The warp has met: what its lanes do next is another instruction.
   void finish(unsigned warp);
@@ -66,6 +67,7 @@ class Counter {
     size_t shared;
     uint64_t read = 0;  // sectors that no cache held
     uint64_t written = 0;
+    uint64_t products = 0;  // multiplications by tensor cores
     std::map<Key, Instruction> instructions;
   };
 

@@ -10,8 +10,8 @@
 //
 // What it cannot find: threads do not run at the same time, warps are not in lockstep, memory is
 // always coherent and launches are over when they return. So missing synchronisation of streams, too
-// many registers, failed launches and how long anything takes stay unseen. There are no atomics, no
-// asynchronous copies and no tensor cores.
+// many registers, failed launches and how long anything takes stay unseen. There are no atomics. Tensor
+// cores and asynchronous copies are in tensor.h: a read before the wait for a copy gets NaN.
 #pragma once
 
 #include "fibers.h"
@@ -45,6 +45,8 @@
 struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
+
+inline float __uint_as_float(unsigned bits) { return ::fusewheel::emulation::as_float(bits); }
 
 inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>((static_cast<unsigned __int128>(a) * b) >> 64);

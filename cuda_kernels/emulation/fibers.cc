@@ -90,6 +90,24 @@ uint64_t Block::exchange(unsigned mask, uint64_t value, unsigned from, bool orde
   return from < lanes ? warp.values[turn][from] : ~uint64_t{0};
 }
 
+void Block::together(void* own, void (*work)(void* const* lanes)) {
+  const unsigned first = warp() * kWarpSize;
+  if (threads_.size() - first < kWarpSize) {
+    fail("an instruction of whole warps in a warp that is none");
+  }
+  Warp& warp = warps_[first / kWarpSize];
+  warp.brought[lane()] = own;
+  warp.waiting.push_back(running);
+  if (warp.waiting.size() == kWarpSize) {
+    work(warp.brought);
+    release(warp.waiting);
+    if (watch != nullptr) {
+      watch->warp_met(first / kWarpSize, false);
+    }
+  }
+  pause();
+}
+
 void Block::fail(const std::string& message) {
   error_ = message;
   running->fiber->switch_to(outside_);
@@ -105,6 +123,7 @@ void Block::run_block() {
   const unsigned count = block_size.x * block_size.y * block_size.z;
   threads_.resize(count);
   warps_.resize((count + kWarpSize - 1) / kWarpSize);
+  copies_.begin_block(count);
   for (Warp& warp : warps_) {
     warp.turn = 0;
     warp.waiting.clear();

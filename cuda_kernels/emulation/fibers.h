@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "copies.h"
 #include "stack.h"
 
 struct dim3 {
@@ -36,6 +37,7 @@ struct Thread {
 // still have to read this one.
 struct Warp {
   uint64_t values[2][kWarpSize];
+  void* brought[kWarpSize];
   unsigned turn;
   unsigned rank;
   std::vector<Thread*> waiting;
@@ -64,10 +66,15 @@ class Block {
   // written is then seen by the others; a shuffle does not promise that.
   uint64_t exchange(unsigned mask, uint64_t value, unsigned from, bool orders = false);
 
+  // Every lane of the warp brings something of its own; the last to come calls work() for all of them.
+  void together(void* own, void (*work)(void* const* lanes));
+
   // Ends the launch: the caller of run() gets an exception. Nobody comes back from the switch, but
   // the compiler may not know: AddressSanitizer clears the stack before a call without return, and
   // does not find this one.
   void fail(const std::string& message);
+
+  Copies& copies() { return copies_; }
 
   // Whether an address is on the running thread's stack, or in what it knows of itself.
   bool is_own(uintptr_t address) const;
@@ -110,6 +117,7 @@ class Block {
   uint32_t ready_ranks_ = 0;  // which warps, by their place in the order, have threads to run
   size_t finished_ = 0;
   std::vector<Thread*> waiting_;
+  Copies copies_;
 };
 
 // Defined beside the functions of Block: they are not compiled with the kernels, whose accesses to

@@ -13,6 +13,7 @@ enum cudaDeviceAttr { cudaDevAttrMaxSharedMemoryPerBlockOptin };
 struct cudaFuncAttributes {
   size_t sharedSizeBytes;  // static
   int maxDynamicSharedSizeBytes;
+  int ptxVersion;
 };
 
 namespace fusewheel::emulation {
@@ -21,6 +22,8 @@ constexpr int kSharedUnasked = 48 * 1024;
 constexpr int kSharedMost = 64 * 1024;  // compute capability 7.5
 // What a kernel declares itself takes room too. Its size is not known here: it is taken to be this.
 constexpr int kSharedStatic = 1024;
+// What the kernels are taken to be compiled for: the oldest GPU with all that is emulated.
+constexpr int kCodeVersion = 80;
 
 // How much dynamic shared memory each kernel may have.
 class SharedMemory {
@@ -71,7 +74,8 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
 
 inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
   *attributes = {fusewheel::emulation::kSharedStatic,
-                 fusewheel::emulation::shared_memory.granted(kernel)};
+                 fusewheel::emulation::shared_memory.granted(kernel),
+                 fusewheel::emulation::kCodeVersion};
   return cudaSuccess;
 }
 

@@ -46,10 +46,21 @@ void Watch::access(uintptr_t address, uintptr_t code, uint32_t size, bool writes
     return;
   }
   const Access access{address, spaces_.in_file(code), size, space, writes};
-  const unsigned thread = block.linear_index();
-  counter_.add(thread, access);
-  const size_t offset = space == Space::kShared ? spaces_.offset_in_shared(address) : 0;
-  const std::string race = races_.add(thread, access, offset);
+  counter_.add(block.linear_index(), access);
+  if (space == Space::kShared && block.copies().is_on_its_way(address, size)) {
+    block.fail("shared memory: an access where an asynchronous copy has not been waited for");
+  }
+  look_for_race(access);
+}
+
+void Watch::arrived(uintptr_t address, uint32_t size) {
+  look_for_race({address, 0, size, Space::kShared, true});
+}
+
+void Watch::look_for_race(const Access& access) {
+  const size_t offset =
+      access.space == Space::kShared ? spaces_.offset_in_shared(access.address) : 0;
+  const std::string race = races_.add(block.linear_index(), access, offset);
   if (!race.empty()) {
     block.fail(race);
   }

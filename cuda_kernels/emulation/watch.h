@@ -24,10 +24,18 @@ class Watch {
   // One access of the running thread; a race ends the launch.
   void access(uintptr_t address, uintptr_t code, uint32_t size, bool writes);
 
+  // An asynchronous copy of the running thread has written its bytes of shared memory.
+  void arrived(uintptr_t address, uint32_t size);
+
+  // So many multiplications by the tensor cores.
+  void multiplied(uint64_t count) { counter_.multiplied(count); }
+
   // All launches so far as JSON: counter.h says what of each.
   std::string report() const { return counter_.report(); }
 
  private:
+  void look_for_race(const Access& access);
+
   Spaces spaces_;
   Counter counter_;
   Races races_;

@@ -42,10 +42,13 @@ struct RoundArgs {
 
 void linear_launch(const LinearArgs&, Stream);
 
+// For up to kFewRows. Any number may be tried on tensor cores; `tensor_launch` says whether it could.
 void linear_int8_launch(const LinearArgs&, Stream);
+bool linear_int8_tensor_launch(const LinearArgs&, Stream);
 void linear_int8_dequantise_launch(const LinearWeight&, const Panel&, Stream);
 
 void linear_int4_launch(const LinearArgs&, Stream);
+bool linear_int4_tensor_launch(const LinearArgs&, Stream);
 void linear_int4_dequantise_launch(const LinearWeight&, const Panel&, Stream);
 
 void linear_blocks_dequantise_launch(const LinearWeight&, const Panel&, Stream);

@@ -1,4 +1,5 @@
-// Products of few rows by kernels that decode the weight as they read it, all others by ATen's.
+// Products of few rows, and of codes with a half type, by kernels that decode the weight as they read it;
+// all others by ATen's.
 
 #include <fusewheel/aten.h>
 #include <fusewheel/linear/products.h>
@@ -53,6 +54,9 @@ LinearArgs linear_args(const Linear& call) {
 // A quantised weight is decoded for ATen's product a panel at a time, which takes no more memory
 // than this unless 64 rows or columns do.
 constexpr int64_t kPanelBytes = 32 << 20;
+
+// From so many rows on tensor cores are tried: with fewer, reading the weight takes the time anyhow.
+constexpr int64_t kTensorRows = 5;
 
 // The memory for panels, and how many rows (or columns) of `size` elements they have at most.
 struct Panels {
@@ -128,11 +132,19 @@ void multiply_codes(Linear& call, int64_t rounded_by, Stream stream) {
   if (rounded_by > 0 && call.x.size > 0 && call.y.scalar_type() != ScalarType::Double) {
     call.x = rounded(call.x, rounded_by, stream);
   }
-  if (call.x.count > kFewRows || call.weight.weight.kind == WeightKind::kBlocks) {
+  const bool is_int8 = call.weight.weight.kind == WeightKind::kInt8;
+  if (call.weight.weight.kind == WeightKind::kBlocks) {
     return multiply_panels(call, stream);
   }
-  const bool is_int8 = call.weight.weight.kind == WeightKind::kInt8;
-  (is_int8 ? linear_int8_launch : linear_int4_launch)(linear_args(call), stream);
+  const LinearArgs args = linear_args(call);
+  if (call.x.count >= kTensorRows &&
+      (is_int8 ? linear_int8_tensor_launch : linear_int4_tensor_launch)(args, stream)) {
+    return;
+  }
+  if (call.x.count > kFewRows) {
+    return multiply_panels(call, stream);
+  }
+  (is_int8 ? linear_int8_launch : linear_int4_launch)(args, stream);
 }
 
 // Operands of one dtype are ATen's to multiply in it; others, exactly converted, in the dtype that

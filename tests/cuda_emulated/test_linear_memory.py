@@ -48,9 +48,12 @@ def test_a_weight_is_decoded_in_panels(name: str, dtype: torch.dtype):
         x = torch.randn(ROWS, COLUMNS, dtype=dtype)
         rest += [torch.linspace(-1, 1, FEATURES), False]
     got, sizes = allocations(lambda: operator.overload(x, *rest))
-    # Beside a panel there are the result, and the activations in float32.
-    assert 0.9 * PANEL < max(sizes) <= PANEL
-    assert sum(sizes) < PANEL + (4 << 20)
+    if dtype == torch.bfloat16 and not name.endswith("backward"):
+        assert sizes == [got.nbytes]  # tensor cores get what is decoded
+    else:
+        # Beside a panel there are the result, and the activations in float32.
+        assert 0.9 * PANEL < max(sizes) <= PANEL
+        assert sum(sizes) < PANEL + (4 << 20)
     exact = [a.double() if isinstance(a, Tensor) and a.is_floating_point() else a for a in rest]
     want = operator.reference(x.double(), *exact)
     assert_as_good_as_eager(got, operator.reference(x, *rest), want)

@@ -35,7 +35,8 @@ def gpu_here(properties: Any) -> Gpu:
     bandwidth = 2e3 * properties.memory_clock_rate * properties.memory_bus_width / 8
     units = properties.multi_processor_count * CORES.get(capability, 128)
     float32 = 2e3 * properties.clock_rate * units
-    return Gpu(properties.name, properties.name, bandwidth, float32, capability)
+    # Tensor cores have at least twice the rate.
+    return Gpu(properties.name, properties.name, bandwidth, float32, 2 * float32, capability)
 
 
 def competitors(case: Case, arguments: tuple[Any, ...], device: str) -> Iterator[tuple[str, Call]]:

@@ -24,7 +24,8 @@ class Counted:
     def moved(self) -> Moved:
         """What the case moves at its full shape."""
         bytes_ = round(self.case.minimum(self.case.full) * self.figures.bytes)
-        return Moved(self.case, bytes_, len(self.launches))
+        tensor = any(launch.products > 0 for launch in self.launches)
+        return Moved(self.case, bytes_, len(self.launches), tensor)
 
 
 @cache

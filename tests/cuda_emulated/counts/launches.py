@@ -61,6 +61,7 @@ class Launch:
         shared: bytes of dynamic shared memory of a block.
         read: bytes of the pieces of 32 bytes of global memory that were read, each once.
         written: bytes of those that were written, each once.
+        products: multiplications by tensor cores.
         instructions: what it executed.
     """
 
@@ -71,6 +72,7 @@ class Launch:
     shared: int
     read: int
     written: int
+    products: int
     instructions: tuple[Instruction, ...]
 
     @property

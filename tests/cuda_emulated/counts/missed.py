@@ -24,8 +24,6 @@ MISSED: dict[str, dict[str, float]] = {
     "linear_int8: 1 x 4096 x 4096": {"sectors": 1.48},
     "linear_int4: 1 x 4096 x 4096": {"sectors": 1.64},
     "linear: 16 x 4096 x 4096": {"sectors": 1.94},
-    "linear_int8: 16 x 4096 x 4096": {"sectors": 1.94},
-    "linear_int4: 16 x 4096 x 4096": {"sectors": 1.97},
 }
 
 SPILLED = {

@@ -62,10 +62,10 @@ float32 samples of its tests; other dtypes are not checked.
 PREDICTION = f"""
 ## Predicted times
 
-**A prediction that nobody has measured.** It takes the bandwidth and the float32 rate that are
+**A prediction that nobody has measured.** It takes the bandwidth and the rates of products that are
 published for each GPU, and three assumptions: a copy reaches {COPY:.0%} of the bandwidth,
-products reach {PRODUCTS:.0%} of the float32 rate (the kernels do not use tensor cores), and a
-launch costs {LAUNCH * 1e6:.0f} microseconds beside its work. A case takes the time of its bytes
+products reach {PRODUCTS:.0%} of the rate, and a launch costs {LAUNCH * 1e6:.0f} microseconds beside its
+work. `linear_int4` and `linear_int8` with 16 rows multiply by tensor cores, the others in float32. A case takes the time of its bytes
 or of its products, whichever is longer. Left out: too few threads to hide the latency of memory,
 the speed of caches, and pauses between launches. So a GPU may be slower than this.
 

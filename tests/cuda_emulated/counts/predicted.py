@@ -15,7 +15,7 @@ COPY = 0.9
 LAUNCH = 3e-6
 """Seconds that a launch is taken to need beside its work."""
 PRODUCTS = 0.6
-"""The share of the published float32 rate that products are taken to reach."""
+"""The share of the published rate that products are taken to reach."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Gpu:
         reported: what stands in the name that its driver reports.
         bandwidth: of its memory, in bytes a second.
         float32: additions and multiplications a second, without tensor cores.
+        tensor: those of tensor cores, of dense matrices in bfloat16.
         capability: the compute capability.
     """
 
@@ -34,14 +35,15 @@ class Gpu:
     reported: str
     bandwidth: float
     float32: float
+    tensor: float
     capability: str
 
 
 GPUS = (
-    Gpu("A100 80GB SXM", "A100-SXM4-80GB", 2.039e12, 19.5e12, "80"),
-    Gpu("H100 SXM", "H100 80GB HBM3", 3.35e12, 66.9e12, "90"),
-    Gpu("B200", "B200", 8.0e12, 75.0e12, "100"),
-    Gpu("RTX 4090", "RTX 4090", 1.008e12, 82.6e12, "89"),
+    Gpu("A100 80GB SXM", "A100-SXM4-80GB", 2.039e12, 19.5e12, 312e12, "80"),
+    Gpu("H100 SXM", "H100 80GB HBM3", 3.35e12, 66.9e12, 989e12, "90"),
+    Gpu("B200", "B200", 8.0e12, 75.0e12, 2250e12, "100"),
+    Gpu("RTX 4090", "RTX 4090", 1.008e12, 82.6e12, 165e12, "89"),
 )
 
 
@@ -53,22 +55,23 @@ class Moved:
         case: which one.
         bytes: that move between the GPU and its memory.
         launches: how many there are.
+        uses_tensor_cores: whether they multiply.
     """
 
     case: Case
     bytes: int
     launches: int
+    uses_tensor_cores: bool
 
 
 def stored(case: Case) -> Moved:
     """What was counted last: `python -m cuda_emulated.counts.page` writes it."""
-    bytes_, launches = json.loads(STORED.read_text())[case.name]
-    return Moved(case, bytes_, launches)
+    return Moved(case, *json.loads(STORED.read_text())[case.name])
 
 
 def write(everything: list[Moved]) -> None:
     """Keeps what was counted, for machines whose kernels are not emulated."""
-    found = {moved.case.name: [moved.bytes, moved.launches] for moved in everything}
+    found = {m.case.name: [m.bytes, m.launches, m.uses_tensor_cores] for m in everything}
     lines = (f"  {json.dumps(name)}: {json.dumps(numbers)}" for name, numbers in found.items())
     STORED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
@@ -76,7 +79,8 @@ def write(everything: list[Moved]) -> None:
 def seconds(moved: Moved, gpu: Gpu) -> float:
     """Time of the case at its full shape: its bytes or its products, whichever takes longer."""
     bytes_ = moved.bytes / (COPY * gpu.bandwidth)
-    products = moved.case.operations(moved.case.full) / (PRODUCTS * gpu.float32)
+    rate = gpu.tensor if moved.uses_tensor_cores else gpu.float32
+    products = moved.case.operations(moved.case.full) / (PRODUCTS * rate)
     return moved.launches * LAUNCH + max(bytes_, products)
 
 

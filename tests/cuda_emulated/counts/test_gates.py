@@ -47,7 +47,7 @@ def test_no_race(operator: Operator):
 
 GLOBAL = Instruction(0, False, False, 16, 10, 320, 5120, 160, 160, 0, 0)
 SHARED = replace(GLOBAL, shared=True, sectors=0, needed=0, passes=40, least_passes=40)
-GOOD = Launch("copies", 0, (1, 1, 1), (320, 1, 1), 0, 5120, 5120, (GLOBAL, SHARED))
+GOOD = Launch("copies", 0, (1, 1, 1), (320, 1, 1), 0, 5120, 5120, 0, (GLOBAL, SHARED))
 
 
 def test_a_good_launch_misses_no_gate():

@@ -40,7 +40,7 @@ def test_no_kernel_spills_registers_but_those_that_are_listed():
     ],
 )
 def test_occupancy(threads, registers, shared, capability, share):
-    launch = Launch("copies", 0, (1, 1, 1), (threads, 1, 1), shared, 0, 0, ())
+    launch = Launch("copies", 0, (1, 1, 1), (threads, 1, 1), shared, 0, 0, 0, ())
     assert occupancy(launch, registers, PROCESSORS[capability]) == share
 
 
