@@ -282,28 +282,41 @@ def mutants(session: nox.Session) -> None:
 
 @nox.session
 def sanitize(session: nox.Session) -> None:
-    """Run operator tests on kernels that watch their memory, arithmetic and threads (Linux)."""
+    """Run operator tests on kernels that watch their memory, arithmetic and threads (Linux).
+
+    At last on emulated CUDA kernels that watch their memory.
+    """
     session.install(TORCH, *TEST_TOOLS, "transformers>=5.0")
     building.prepare(session, "fusewheel-cpu")
-    for kind, (library, settings) in SANITIZERS.items():
+    for kind, (library, _) in SANITIZERS.items():
         folder = Path(session.create_tmp()) / kind
         shutil.rmtree(folder, ignore_errors=True)
         options = f"-Ccmake.define.FUSEWHEEL_SANITIZE={kind}", f"-Cbuild-dir=build/{library}"
         building.wheel(session, "fusewheel-cpu", folder, *options)
         building.front(session, folder)
         session.install("--no-deps", "--force-reinstall", *map(str, folder.glob("*.whl")))
-        # Exceptions need the second one there before the first looks for it.
-        found = [
-            session.run("c++", f"-print-file-name={name}", external=True, silent=True).strip()
-            for name in (library, "libstdc++.so.6")
-        ]
-        env = {"LD_PRELOAD": " ".join(found), "FUSEWHEEL_SANITIZE": kind, **settings}
+        env = _sanitizer(session, kind)
         tests = session.posargs or ("tests/sanitized", "tests/ops", "tests/engine", *QUICKER)
         session.run("python", "-m", "pytest", *tests, env=env)
         for level, older in OLDER_LEVELS.items():
             numbers = session.posargs or VALUES
             held = {**env, "FUSEWHEEL_CPU_ISA": level, **older}
             session.run("python", "-m", "pytest", *numbers, env=held)
+    building.prepare(session, "fusewheel-cuda")
+    kind, folder = "address,undefined", Path(session.create_tmp()) / "emulated"
+    shutil.rmtree(folder, ignore_errors=True)
+    defined = "-Ccmake.define.FUSEWHEEL_"
+    options = (
+        f"{defined}EMULATED=ON",
+        f"{defined}SANITIZE={kind}",
+        "-Cbuild-dir=build/emulated.asan",
+    )
+    building.wheel(session, "fusewheel-cuda", folder, *defined, "-Cbuild-dir=build/emulated.asan")
+    session.run("python", "-m", "pip", "uninstall", "--yes", "--quiet", "fusewheel-cpu")
+    session.install("--no-deps", "--force-reinstall", *map(str, folder.glob("*.whl")))
+    # Threads take turns in the emulation, which looks for races itself.
+    tests = session.posargs or ("tests/ops/test_values.py", "tests/ops/test_fuzz.py")
+    session.run("python", "-m", "pytest", *tests, env=_sanitizer(session, kind))
 
 
 @nox.session
@@ -622,6 +635,17 @@ def _install_emulated(session: nox.Session) -> None:
     building.front(session, folder)
     session.install(TORCH, *TEST_TOOLS, "transformers>=5.0")
     session.install("--no-deps", *map(str, folder.glob("*.whl")))
+
+
+def _sanitizer(session: nox.Session, kind: str) -> dict[str, str]:
+    """The environment in which Python loads a library with this sanitizer."""
+    library, settings = SANITIZERS[kind]
+    # Exceptions need the second one there before the first looks for it.
+    found = [
+        session.run("c++", f"-print-file-name={name}", external=True, silent=True).strip()
+        for name in (library, "libstdc++.so.6")
+    ]
+    return {"LD_PRELOAD": " ".join(found), "FUSEWHEEL_SANITIZE": kind, **settings}
 
 
 def _install_for_gpus(session: nox.Session) -> None:

@@ -30,20 +30,27 @@ inline void check(const char* op, cudaError_t error) {
 // kernel declares itself takes of them.
 constexpr size_t kSharedUnasked = 40 * 1024;
 
+// Dynamic shared memory that a block of the kernel can have on this GPU.
+inline size_t most_shared(const char* op, const void* kernel) {
+  cudaFuncAttributes has{};
+  check(op, cudaFuncGetAttributes(&has, kernel));
+  int device = 0;
+  int most = 0;
+  check(op, cudaGetDevice(&device));
+  check(op, cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  return static_cast<size_t>(most) - has.sharedSizeBytes;
+}
+
 inline void ask_for_shared(const char* op, const void* kernel, size_t bytes) {
   cudaFuncAttributes has{};
   check(op, cudaFuncGetAttributes(&has, kernel));
   if (bytes <= static_cast<size_t>(has.maxDynamicSharedSizeBytes)) {
     return;
   }
-  int device = 0;
-  int most = 0;
-  check(op, cudaGetDevice(&device));
-  check(op, cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  const size_t needed = bytes + has.sharedSizeBytes;
-  if (needed > static_cast<size_t>(most)) {
+  const size_t most = most_shared(op, kernel);
+  if (bytes > most) {
     throw std::runtime_error(std::string(op) + ": a block of the kernel needs " +
-                             std::to_string(needed) + " bytes of shared memory, this GPU has " +
+                             std::to_string(bytes) + " bytes of shared memory, this GPU has " +
                              std::to_string(most));
   }
   check(op, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -19,7 +19,11 @@ struct cudaFuncAttributes {
 namespace fusewheel::emulation {
 
 constexpr int kSharedUnasked = 48 * 1024;
-constexpr int kSharedMost = 64 * 1024;  // compute capability 7.5
+// A block's: FUSEWHEEL_EMULATION_SHARED bytes; without it the least there is, compute capability 7.5.
+inline int shared_most() {
+  const char* bytes = std::getenv("FUSEWHEEL_EMULATION_SHARED");
+  return bytes == nullptr ? 64 * 1024 : std::atoi(bytes);
+}
 // What a kernel declares itself takes room too. Its size is not known here: it is taken to be this.
 constexpr int kSharedStatic = 1024;
 // What the kernels are taken to be compiled for: the oldest GPU with all that is emulated.
@@ -68,7 +72,7 @@ inline cudaError_t cudaGetDevice(int* device) {
 }
 
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-  *value = fusewheel::emulation::kSharedMost;
+  *value = fusewheel::emulation::shared_most();
   return cudaSuccess;
 }
 
@@ -80,7 +84,7 @@ inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const v
 }
 
 inline cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int bytes) {
-  if (bytes > fusewheel::emulation::kSharedMost - fusewheel::emulation::kSharedStatic) {
+  if (bytes > fusewheel::emulation::shared_most() - fusewheel::emulation::kSharedStatic) {
     return cudaErrorInvalidValue;
   }
   fusewheel::emulation::shared_memory.grant(kernel, bytes);

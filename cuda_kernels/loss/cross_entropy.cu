@@ -3,6 +3,10 @@
 //
 // A target that is no class cannot be refused here, where nobody waits for the device: its row is
 // NaN.
+//
+// A row is read for its loss and again for its gradient. Caches hold a short row in between. Of a long
+// one the block keeps the beginning in shared memory, as much as there is; it goes backwards the second
+// time, so that of the rest it first meets what the caches still hold.
 
 #include <fusewheel/loss/cross_entropy_args.h>
 
@@ -45,9 +49,17 @@ struct ExpSum {
   }
 };
 
-template <typename T, int V>
-__global__ void __launch_bounds__(kMaxRowThreads) cross_entropy_rows(const CrossEntropyArgs args) {
+// In double precision 64 registers a thread would be too few.
+template <typename T>
+constexpr int kLongRowThreads = sizeof(T) == sizeof(double) ? 512 : 1024;
+constexpr int64_t kLongRowBytes = 40 * 1024;
+
+// Of a long row the first `kept` elements are kept.
+template <typename T, int V, bool is_long>
+__global__ void __launch_bounds__(is_long ? kLongRowThreads<T> : kMaxRowThreads)
+    cross_entropy_rows(const CrossEntropyArgs args, int64_t kept) {
   using A = Accumulate<T>;
+  FUSEWHEEL_DYNAMIC_SHARED(T, beginning);
   const auto* weight = static_cast<const T*>(args.weight);
   const auto softcap = static_cast<A>(args.softcap);
   const auto class_share = static_cast<A>(args.class_share);
@@ -63,6 +75,10 @@ __global__ void __launch_bounds__(kMaxRowThreads) cross_entropy_rows(const Cross
       z[k] = cap(z[k], softcap);
       gains[k] = w != nullptr ? gains[k] : 1;
     }
+  };
+  // Where the V logits from i on are to be read: the thread has put them there, or they are in x.
+  const auto at = [&](const T* x, int64_t i) {
+    return is_long && i < kept ? beginning + i : x + i;
   };
   // Every thread takes part in the sums, also of rows that have none.
   for (int64_t block = static_cast<int64_t>(blockIdx.x) * blockDim.y; block < args.count;
@@ -86,7 +102,10 @@ __global__ void __launch_bounds__(kMaxRowThreads) cross_entropy_rows(const Cross
     for (int64_t i = threadIdx.x * V; i < size; i += step) {
       A z[V];
       A gains[V];
-      read(x + i, z, gains_of == nullptr ? nullptr : gains_of + i, gains);
+      if (is_long && i < kept) {
+        *reinterpret_cast<uint4*>(beginning + i) = *reinterpret_cast<const uint4*>(x + i);
+      }
+      read(at(x, i), z, gains_of == nullptr ? nullptr : gains_of + i, gains);
       total.add(z);
 #pragma unroll
       for (int k = 0; k < V; ++k) {
@@ -116,11 +135,13 @@ __global__ void __launch_bounds__(kMaxRowThreads) cross_entropy_rows(const Cross
     auto* grad = static_cast<T*>(args.grad) + row * args.classes;
     const A scale = args.row_grad == nullptr ? A{1} : static_cast<const A*>(args.row_grad)[row];
     const A factor = (share + class_share * gain + 2 * z_loss * lse) / exp_sum;
-    for (int64_t i = threadIdx.x * V; i < args.classes; i += step) {
+    const int64_t steps = (args.classes - 1) / step * step;
+    const int64_t last = steps + threadIdx.x * V;
+    for (int64_t i = last < args.classes ? last : last - step; i >= 0; i -= step) {
       A slopes[V];
       A gains[V];
       if (counts) {
-        read(x + i, slopes, gains_of == nullptr ? nullptr : gains_of + i, gains);
+        read(at(x, i), slopes, gains_of == nullptr ? nullptr : gains_of + i, gains);
       }
 #pragma unroll
       for (int k = 0; k < V; ++k) {
@@ -158,6 +179,25 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   }
 }
 
+template <typename T, int V>
+void launch_rows(const CrossEntropyArgs& args, Stream stream) {
+  const auto bytes = args.classes * static_cast<int64_t>(sizeof(T));
+  if constexpr (V > 1) {
+    if (args.grad != nullptr && bytes > kLongRowBytes) {
+      const auto kernel = cross_entropy_rows<T, V, true>;
+      const auto most = static_cast<int64_t>(
+          most_shared("cross_entropy", reinterpret_cast<const void*>(kernel)));
+      const int64_t kept = (bytes < most ? bytes : most) / kVectorBytes * kVectorBytes;
+      launch("cross_entropy", kernel, blocks_for(args.count, 1), kLongRowThreads<T>, kept,
+             stream, args, kept / static_cast<int64_t>(sizeof(T)));
+      return;
+    }
+  }
+  const dim3 block = row_block(args.classes / V, 128);
+  launch("cross_entropy", cross_entropy_rows<T, V, false>, blocks_for(args.count, block.y), block, 0,
+         stream, args, int64_t{0});
+}
+
 }  // namespace
 
 void cross_entropy_launch(const CrossEntropyArgs& args, Stream stream) {
@@ -167,10 +207,7 @@ void cross_entropy_launch(const CrossEntropyArgs& args, Stream stream) {
                          has_vectors(args.grad, args.classes, kLanes<T>) &&
                          is_aligned(args.weight);
     for_width<T>(vectors, [&](auto lanes) {
-      constexpr int V = decltype(lanes)::value;
-      const dim3 block = row_block(args.classes / V, 128);
-      launch("cross_entropy", cross_entropy_rows<T, V>, blocks_for(args.count, block.y), block, 0,
-             stream, args);
+      launch_rows<T, decltype(lanes)::value>(args, stream);
     });
   });
 }

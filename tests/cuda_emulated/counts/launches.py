@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 import fusewheel_cuda
 
 VECTOR = 16
 """Bytes of the widest access of a lane."""
 WARP = 32
+SHARED = 227 << 10
+"""Bytes that a block of an H100 or a B200 can have."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +113,8 @@ def watching() -> Iterator[None]:
 
 
 def launches(call: Callable[[], Any]) -> list[Launch]:
-    """What a call launches; RuntimeError if there is a race."""
-    with watching():
+    """What a call launches on a GPU with that shared memory; RuntimeError if there is a race."""
+    with watching(), patch.dict(os.environ, FUSEWHEEL_EMULATION_SHARED=str(SHARED)):
         call()
         report = json.loads(_library().fusewheel_emulation_report())
     return [_launch(**launch) for launch in report]

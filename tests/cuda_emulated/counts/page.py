@@ -35,7 +35,8 @@ warp make together are one instruction, as on a GPU.
 MEANINGS = {
     "bytes": "Bytes that move between the GPU and its memory, divided by the bytes of all "
     "arguments and results. What is read again counts once if caches still hold it: a warp may "
-    "fetch its part of 64 KB a block in between. The partial sums of a norm's gradient count as "
+    "fetch its part of 64 KB a block in between. A block has 227 KB of shared memory, as on an "
+    "H100; where it has less, `cross_entropy` reads a part of a long row again. The partial sums of a norm's gradient count as "
     "needed.",
     "sectors": "Pieces of 32 bytes that the instructions touch, divided by the pieces that would "
     "hold the bytes that they ask for. It is 1 if neighbouring lanes read neighbouring bytes.",
@@ -64,10 +65,11 @@ PREDICTION = f"""
 
 **A prediction that nobody has measured.** It takes the bandwidth and the rates of products that are
 published for each GPU, and three assumptions: a copy reaches {COPY:.0%} of the bandwidth,
-products reach {PRODUCTS:.0%} of the rate, and a launch costs {LAUNCH * 1e6:.0f} microseconds beside its
-work. `linear_int4` and `linear_int8` with 16 rows multiply by tensor cores, the others in float32. A case takes the time of its bytes
-or of its products, whichever is longer. Left out: too few threads to hide the latency of memory,
-the speed of caches, and pauses between launches. So a GPU may be slower than this.
+products reach {PRODUCTS:.0%} of the rate, and a launch costs {LAUNCH * 1e6:.0f} microseconds beside
+its work. `linear_int4` and `linear_int8` with 16 rows multiply by tensor cores, the others in
+float32. A case takes the time of its bytes or of its products, whichever is longer. Left out: too
+few threads to hide the latency of memory, the speed of caches, and pauses between launches. So a
+GPU may be slower than this.
 
 Beside each time stands its share of the roof: the time in which a copy would move the bytes of
 all arguments and results, divided by the predicted time. `MB` are the bytes that move at the full

@@ -62,14 +62,17 @@ Resources = dict[str, dict[str, list[int]]]
 
 
 def occupancy(launch: Launch, registers: int, processor: Processor) -> float:
-    """The share of a multiprocessor's warps that it can run."""
+    """The share of a multiprocessor's warps that it can run.
+
+    A kernel that asked for more shared memory than the GPU has would take what there is.
+    """
     warps = -(-launch.threads // WARP)
     a_warp = -(-registers * WARP // REGISTERS_AT_ONCE) * REGISTERS_AT_ONCE
     blocks = min(
         processor.blocks,
         processor.warps // warps,
         REGISTERS // (a_warp * warps),
-        processor.shared // (launch.shared + STATIC),
+        processor.shared // min(launch.shared + STATIC, processor.shared),
     )
     return blocks * warps / processor.warps
 

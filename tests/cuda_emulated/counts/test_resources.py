@@ -37,6 +37,7 @@ def test_no_kernel_spills_registers_but_those_that_are_listed():
         (32, 16, 0, "89", 0.5),  # as many blocks as there can be
         (128, 32, 48 << 10, "80", 3 * 4 / 64),
         (512, 32, 0, "75", 1.0),
+        (1024, 64, 200 << 10, "80", 0.5),  # as much as there is
     ],
 )
 def test_occupancy(threads, registers, shared, capability, share):
