@@ -36,8 +36,8 @@ MEANINGS = {
     "bytes": "Bytes that move between the GPU and its memory, divided by the bytes of all "
     "arguments and results. What is read again counts once if caches still hold it: a warp may "
     "fetch its part of 64 KB a block in between. A block has 227 KB of shared memory, as on an "
-    "H100; where it has less, `cross_entropy` reads a part of a long row again. The partial sums of a norm's gradient count as "
-    "needed.",
+    "H100; where it has less, `cross_entropy` reads a part of a long row again. The partial sums "
+    "of a norm's gradient count as needed.",
     "sectors": "Pieces of 32 bytes that the instructions touch, divided by the pieces that would "
     "hold the bytes that they ask for. It is 1 if neighbouring lanes read neighbouring bytes.",
     "conflicts": "Passes through shared memory, divided by the passes without conflicts between "
