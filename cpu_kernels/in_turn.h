@@ -1,8 +1,10 @@
 // Runs the tasks of a kernel on all threads.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
+#include <vector>
 
 #include "parallel.h"
 
@@ -20,20 +22,12 @@ template <typename Plan, typename Task>
 void in_turn(const Plan& plan, const Task& task) {
   std::atomic<int64_t> next{0};
   FUSEWHEEL_ISA::parallel_for(plan.tasks, 1, [&](int64_t, int64_t) {
-    if (next.load() >= plan.tasks) {
-      return;
-    }
     // Before the first task is taken: a failure must not leave a task that others wait for.
-    thread_local std::unique_ptr<char[]> memory;
-    thread_local int64_t size = 0;
     constexpr int64_t kLine = 64;
-    if (size < plan.scratch_bytes + kLine) {
-      memory.reset();
-      memory.reset(new char[static_cast<size_t>(plan.scratch_bytes + kLine)]);
-      size = plan.scratch_bytes + kLine;
-    }
-    void* start = memory.get();
-    size_t space = static_cast<size_t>(size);
+    thread_local std::vector<char> memory;
+    memory.resize(std::max(memory.size(), static_cast<size_t>(plan.scratch_bytes + kLine)));
+    void* start = memory.data();
+    size_t space = memory.size();
     std::align(kLine, static_cast<size_t>(plan.scratch_bytes), start, space);
     for (int64_t index = next++; index < plan.tasks; index = next++) {
       task(index, start);
