@@ -55,7 +55,31 @@ RULES = (
         old=r"\d.*",
     ),
     Rule(KERNELS, r"\bconstexpr \w+ (kDegree|kPieces|parts) =", "More terms are as exact."),
-    Rule(KERNELS, r"[gG]rain\b|numel > kGrain", "The work may be divided among threads anyhow."),
+    Rule(
+        KERNELS,
+        r"[gG]rain\b|numel > kGrain",
+        "The work may be divided among threads anyhow.",
+        old=r"(?!parallel_for|0$)[\s\S]*",
+    ),
+    Rule(
+        KERNELS,
+        r"\bparallel_for\(.*, 1, ",
+        "The work may be divided among threads anyhow.",
+        old="1",
+    ),
+    Rule(KERNELS, r"\.reserve\(", "A vector grows by itself.", old=r".*\.reserve\(.*"),
+    Rule(
+        KERNELS,
+        r"_scratch_bytes\(.*\{ return 0; \}",
+        "More memory than is used does no harm.",
+        old="0",
+    ),
+    Rule(
+        ("cpu",),
+        r"\.is_linear = true|\.beside = ",
+        "Layers that are not computed together give the same bits.",
+        old=r"true|.*\.is_linear = true|.*\.beside = .*",
+    ),
     Rule(KERNELS, r"prefetch|\basks\b", "The processor may be told early or late."),
     Rule(KERNELS, "", "The processor may be told early or late.", inside="prefetch"),
     Rule(
@@ -63,7 +87,7 @@ RULES = (
         "",
         "Any number that depends on the address tells one piece of memory from another.",
         inside=r"\bkey_of\(",
-        old=r"0x\w+|\d+|[\^*]|>>",
+        old=r"0x\w+|\d+",
     ),
     Rule(
         ("cpu",),
