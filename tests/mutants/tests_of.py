@@ -29,6 +29,8 @@ PRODUCTS = dict.fromkeys(
 )
 # Of these the one that a file is there for, by how the file's name begins.
 MAINLY = {
+    "activations": "linear_int8",
+    "prepare": "linear_int8",
     "int8": "linear_int8",
     "integer": "linear_int4",
     "digit": "linear_int4",
@@ -128,7 +130,7 @@ def shared_tests(path: Path) -> list[Run]:
     ]
 
 
-def few(stems: Sequence[str], first: str, root: Path, most: int = 4) -> list[str]:
+def few(stems: Sequence[str], first: str, root: Path, most: int = 6) -> list[str]:
     """Some of many operators: the one of a file first, then of as many families as there are."""
     begins = (operator for name, operator in MAINLY.items() if first.startswith(name))
     first = next(begins, first)

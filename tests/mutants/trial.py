@@ -111,10 +111,10 @@ class Trials:
                 continue
             changed = True
             runs = [run for stem in stems for run in tests_of.operator_tests(stem, tree)]
-            if stems is chosen:
-                runs += tests_of.shared_tests(mutant.path)
             if mutant.kind == "cpu":
                 runs += [run for stem in stems for run in tests_of.older(stem, self.levels)]
+            if stems is chosen:
+                runs += tests_of.shared_tests(mutant.path)
             by = self._first_red(mutant, runs)
             if by:
                 return Result.KILLED, by

@@ -9,6 +9,7 @@ import fusewheel
 import pytest
 import torch
 from contracts import CONTRACTS
+from edge_of_memory import at_the_edge
 from fusewheel.dispatch.operator import Make, Operator
 from neighbours import assert_call_as_good_as_eager
 from oracle import emulated, tensors_of
@@ -48,6 +49,12 @@ def test_inputs_are_left_alone(operator: Operator):
         for i, (old, new) in enumerate(zip(before, arguments, strict=True)):
             if isinstance(old, Tensor) and i != operator.mutates:
                 assert torch.equal(old, new)
+
+
+def test_nothing_is_read_behind_an_argument(operator: Operator, dtype: torch.dtype):
+    """It would end the process."""
+    for arguments in operator.samples(Make(dtype, seed=torch.initial_seed())):
+        operator.overload(*(at_the_edge(a) if isinstance(a, Tensor) else a for a in arguments))
 
 
 def test_nothing_is_written_beside_the_output(operator: Operator):
