@@ -131,6 +131,12 @@ RULES = (
     Rule(
         ("cuda",), r"\b0, stream\b", "A launch may have more shared memory than it uses.", old="0"
     ),
+    Rule(
+        ("cuda",),
+        r"if \(threadIdx\.x == 0\) \{",
+        "Every lane of a warp has the sum that one of them writes.",
+        inside=r"kWarp\* kProductWarps",
+    ),
     Rule(("cuda",), r"kSharedBytes", "Memory of either kind may hold the sums."),
     Rule(
         ("cuda",),
