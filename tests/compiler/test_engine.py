@@ -193,6 +193,23 @@ def test_what_does_not_depend_on_a_program_stays_in_front() -> None:
     assert compare(function, torch.randn(3, 4), torch.randn(3, 4)).programs() == [1]
 
 
+def test_a_weight_is_not_copied_for_a_row_of_heads() -> None:
+    weight = torch.randn(8, 32)
+
+    def project(q: Tensor) -> Tensor:
+        heads = F.scaled_dot_product_attention(q, q, q)
+        return F.linear(heads.transpose(1, 2).reshape(1, 1, 32), weight)
+
+    q = torch.randn(1, 4, 1, 8)
+    engine = compare(project, q)
+    assert engine.programs() == [1]
+    compiled = torch.compile(project, backend=engine)
+    with torch.no_grad(), torch.profiler.profile() as profile:
+        compiled(q)
+    called = {event.key for event in profile.key_averages()}
+    assert "aten::linear" in called and "aten::bmm" not in called
+
+
 def test_the_bytes_of_another_dtype() -> None:
     """As in the blocks of a GGUF file: two bytes are a scale, the others are codes."""
 

@@ -14,7 +14,9 @@ from fusewheel.compiler.cost import processor
 from fusewheel.compiler.patterns.linear import PATTERN
 
 AMD, INTEL = "AuthenticAMD", "GenuineIntel"
-AVX512, MAKER, MKL = (f"FUSEWHEEL_COMPILER_{name}" for name in ("AVX512", "MAKER", "MKL"))
+AVX512, AMX, MAKER, MKL = (
+    f"FUSEWHEEL_COMPILER_{name}" for name in ("AVX512", "AMX", "MAKER", "MKL")
+)
 ROWS = (1, 2, 4, 5, 15, 16, 63, 64, 511, 512)
 HALF, FLOAT32 = (torch.bfloat16, torch.float16), (torch.float32,)
 
@@ -33,9 +35,12 @@ def _read_again(fresh: None) -> Iterator[None]:
 def choose(monkeypatch: pytest.MonkeyPatch) -> Choose:
     """Stands for a processor and its libraries."""
 
-    def set_all(maker: str = INTEL, avx512: bool = False, mkl: bool = True) -> None:
+    def set_all(
+        maker: str = INTEL, avx512: bool = False, amx: bool = False, mkl: bool = True
+    ) -> None:
         monkeypatch.setenv(MAKER, maker)
         monkeypatch.setenv(AVX512, str(int(avx512)))
+        monkeypatch.setenv(AMX, str(int(amx)))
         monkeypatch.setenv(MKL, str(int(mkl)))
 
     return set_all
@@ -54,31 +59,33 @@ def layer(rows: int, dtype: torch.dtype, trained: bool) -> Report:
     return rewrite(torch.fx.GraphModule({}, graph), patterns=[PATTERN])
 
 
-# The table of docs/compiler.md: maker, AVX-512, dtypes, and the rows that are replaced, without a
-# gradient and with one.
+# The table of docs/compiler.md: maker, AVX-512 and AMX, dtypes, and the rows that are replaced,
+# without a gradient and with one.
 TABLE = [
-    (INTEL, False, HALF, lambda n: True, lambda n: True),
-    (AMD, False, HALF, lambda n: True, lambda n: True),
-    (INTEL, True, HALF, lambda n: False, lambda n: False),
-    (AMD, True, HALF, lambda n: False, lambda n: False),
-    (AMD, True, FLOAT32, lambda n: True, lambda n: n >= 16),
-    (AMD, False, FLOAT32, lambda n: n <= 4 or n >= 64, lambda n: n >= 512),
-    (INTEL, True, FLOAT32, lambda n: 2 <= n <= 4, lambda n: False),
-    (INTEL, False, FLOAT32, lambda n: 2 <= n <= 4, lambda n: False),
-    ("", False, FLOAT32, lambda n: 2 <= n <= 4, lambda n: False),
+    (INTEL, (False, False), HALF, lambda n: True, lambda n: True),
+    (AMD, (False, False), HALF, lambda n: True, lambda n: True),
+    (INTEL, (True, False), HALF, lambda n: False, lambda n: False),
+    (AMD, (True, False), HALF, lambda n: False, lambda n: False),
+    (INTEL, (True, True), HALF, lambda n: n <= 4, lambda n: False),
+    (INTEL, (True, True), FLOAT32, lambda n: 2 <= n <= 4, lambda n: False),
+    (AMD, (True, False), FLOAT32, lambda n: True, lambda n: n >= 16),
+    (AMD, (False, False), FLOAT32, lambda n: n <= 4 or n >= 64, lambda n: n >= 512),
+    (INTEL, (True, False), FLOAT32, lambda n: 2 <= n <= 4, lambda n: False),
+    (INTEL, (False, False), FLOAT32, lambda n: 2 <= n <= 4, lambda n: False),
+    ("", (False, False), FLOAT32, lambda n: 2 <= n <= 4, lambda n: False),
 ]
 
 
-@pytest.mark.parametrize(("maker", "avx512", "dtypes", "forward", "training"), TABLE)
+@pytest.mark.parametrize(("maker", "level", "dtypes", "forward", "training"), TABLE)
 def test_linear_layers(
     choose: Choose,
     maker: str,
-    avx512: bool,
+    level: tuple[bool, bool],
     dtypes: tuple[torch.dtype, ...],
     forward: Callable[[int], bool],
     training: Callable[[int], bool],
 ) -> None:
-    choose(maker or "another", avx512)
+    choose(maker or "another", *level)
     for dtype in dtypes:
         for trained, expected in ((False, forward), (True, training)):
             found = [rows for rows in ROWS if layer(rows, dtype, trained).count("linear")]

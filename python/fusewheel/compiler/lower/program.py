@@ -139,7 +139,7 @@ class _Writer:
 
     def _view(self, of: int, tensor: Tensor, offset: Any) -> int:
         sizes = self.sizes
-        dims = sizes.all(tensor.shape), sizes.all(tensor.stride())
+        dims = sizes.all(tensor.shape), sizes.all(_usual_strides(tensor))
         return self.writer.view(of, *dims, sizes.write(offset))
 
     def _argument(self, argument: Any, letter: str) -> Any:
@@ -183,6 +183,18 @@ def _contiguous(shape: Sequence[Any]) -> list[Any]:
         strides.append(stride)
         stride = stride * size
     return strides[::-1]
+
+
+def _usual_strides(tensor: Tensor) -> list[Any]:
+    """The strides, where a size is 1 that of a contiguous tensor: no element lies there.
+
+    With another one PyTorch's `matmul` copies the weight in every call.
+    """
+    shape, strides = tensor.shape, list(tensor.stride())
+    for dim in reversed(range(len(shape))):
+        if isinstance(shape[dim], int) and shape[dim] == 1:
+            strides[dim] = shape[dim + 1] * strides[dim + 1] if dim + 1 < len(shape) else 1
+    return strides
 
 
 def _tensor(node: Any) -> Tensor:

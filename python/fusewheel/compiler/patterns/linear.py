@@ -14,7 +14,8 @@ from fusewheel.compiler.ir.pattern import Builder, Context, Match, Pattern, requ
 
 _HALF = frozenset({torch.bfloat16, torch.float16})
 _AMD = "AuthenticAMD"
-# With up to this number of rows and no gradient, MKL is slower on processors of all makers.
+# With up to this number of rows and no gradient, MKL is slower on processors of all makers. So is
+# PyTorch's product in half precision where there is AMX.
 _FEW_ROWS = 4
 # On AMD processors, MKL is slower from this number of rows on, without and with a gradient. The key
 # says whether the processor has AVX-512, which MKL does not use there.
@@ -48,9 +49,14 @@ def _is_slow_in_float32(node: Node, x: Node, weight: Node, dtypes: set[torch.dty
         return False
     if matrix.device.type != "cpu" or matrix.dim() != 2 or not _is_large(matrix):
         return False
-    rows, trained = _rows(x), requires_grad(node)
-    is_few = rows is not None and 1 <= rows <= _FEW_ROWS and not trained
-    return is_few or (processor.maker() == _AMD and _is_many(rows, trained))
+    trained = requires_grad(node)
+    few = _is_few(x) and not trained
+    return few or (processor.maker() == _AMD and _is_many(_rows(x), trained))
+
+
+def _is_few(x: Node) -> bool:
+    rows = _rows(x)
+    return rows is not None and 1 <= rows <= _FEW_ROWS
 
 
 def _is_many(rows: int | None, trained: bool) -> bool:
@@ -77,10 +83,19 @@ def _cost(match: Match) -> str | None:
         return "it is only faster than PyTorch's own on a CPU"
     if tensor.dtype == torch.float32:
         return _cost_in_float32(x)
+    if processor.has_amx() and _is_few_for_amx(match):
+        return None
     # With AVX-512, PyTorch's product in these dtypes is as fast as in float32, with AMX faster.
     if processor.has_avx512():
         return f"PyTorch's own {tensor.dtype} product is fast on this CPU"
     return None
+
+
+def _is_few_for_amx(match: Match) -> bool:
+    """Whether tiles of many rows would be nearly empty, and the weight is worth a call."""
+    weight = tensor_of(match.inputs[1])
+    few = _is_few(match.inputs[0]) and not requires_grad(match.roots[0])
+    return few and weight is not None and _is_large(weight)
 
 
 def _cost_in_float32(x: Node) -> str | None:
