@@ -54,6 +54,48 @@ def test_attention_of_one_query(dtype, heads, groups, keys):
     assert_call_as_good_as_eager(lambda f, a: tuple(f(*a)), program, attention, given, "attention")
 
 
+def one_step(name, given, letters, expected):
+    """A program of one step; the rest of its arguments follow the tensors."""
+    writer = ProgramWriter()
+    inputs = [writer.input(t.dtype, t.shape, t.stride()) for t in given]
+    y = writer.result(expected.dtype, expected.shape, expected.stride())
+    writer.step(name, (*inputs, *letters), (y,))
+    return writer.finish([y])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_the_steps_of_its_own(dtype):
+    """Their bits are those of PyTorch's operators, and they keep no tensor."""
+    x, y, square = (torch.randn(shape).to(dtype) for shape in ((3, 4), (3, 4), (4, 4)))
+    query, key = torch.randn(2, 4, 3, 16).to(dtype), torch.randn(2, 4, 70, 16).to(dtype)
+    few, more = key[:, :2, :9].contiguous(), query[:, :, :1].contiguous()
+    for name, given, letters, function in (
+        ("engine::add", (x, y), (), torch.add),
+        ("engine::addmm", (square[0].clone(), x, square), (), torch.addmm),
+        ("engine::attention", (query, key, key), (None,), F.scaled_dot_product_attention),
+        (
+            "engine::attention",
+            (more, few, few),
+            (None,),
+            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
+        ),
+        (
+            "engine::attention",
+            (query, few, few),
+            (0.3,),
+            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.3, enable_gqa=True),
+        ),
+    ):
+        expected = function(*given).contiguous()
+        program = one_step(name, given, letters, expected)
+        counts = [torch._C._storage_Use_Count(t.untyped_storage()._cdata) for t in given]
+        (found,) = program(*given)
+        assert torch.equal(found, expected) or name == "engine::attention"
+        torch.testing.assert_close(found, expected)
+        kept = [torch._C._storage_Use_Count(t.untyped_storage()._cdata) for t in given]
+        assert kept == counts, name
+
+
 def test_an_operator_of_somebody_else():
     with torch.library._scoped_library("steps_of_mine", "DEF") as library:
         library.define("scale(Tensor x, float by, int[] shape, int? n=None) -> (Tensor, Tensor)")
