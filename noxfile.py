@@ -586,6 +586,8 @@ def bench(session: nox.Session) -> None:
     )
     if "encoders" in session.posargs:
         session.install("transformers>=5.0")
+    if "qlora" in session.posargs:
+        session.install("transformers>=5.23", "peft", "bitsandbytes")
     if {"encoders", "linear"} & set(session.posargs):
         # Without these the tables lack a rival.
         session.install("onnx", "onnxruntime", success_codes=range(256))

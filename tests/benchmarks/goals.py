@@ -24,6 +24,7 @@ CALL, ADD = "call", "torch.add"
 ORT_FP32, ORT_INT4, LLAMA_CPP = "ort-fp32", "ort-int4", "llama.cpp"
 ORT_INT8 = "ort int8"
 NBITS = "MatMulNBits"
+BNB = "bitsandbytes"
 
 _NORMS = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm")
 
@@ -53,6 +54,14 @@ def projection_goals() -> dict[str, float]:
 def call_goals(mode: str) -> dict[str, float]:
     """Of a call of few elements, on a machine where `torch.add` takes 1.7 us."""
     return {CALL: 1 / {"no gradient": 4, "fwd": 15}[mode]} if mode != "fwd+bwd" else {}
+
+
+def qlora_goals(case: str) -> dict[str, float]:
+    """Of a step of fine-tuning; bitsandbytes has kernels of its own for AVX-512 alone."""
+    import torch
+
+    older = not torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+    return {BNB: 5.0 if older else 2.0} if case == "step" else {}
 
 
 def script_goals() -> dict[str, float]:
