@@ -66,10 +66,10 @@ PREDICTION = f"""
 **A prediction that nobody has measured.** It takes the bandwidth and the rates of products that are
 published for each GPU, and three assumptions: a copy reaches {COPY:.0%} of the bandwidth,
 products reach {PRODUCTS:.0%} of the rate, and a launch costs {LAUNCH * 1e6:.0f} microseconds beside
-its work. `linear_int4` and `linear_int8` with 16 rows multiply by tensor cores, the others in
-float32. A case takes the time of its bytes or of its products, whichever is longer. Left out: too
-few threads to hide the latency of memory, the speed of caches, and pauses between launches. So a
-GPU may be slower than this.
+its work. `linear_int4` and `linear_int8` of 16 and 64 rows use tensor cores, the others float32.
+A case takes the time of its bytes or of its products, whichever is longer. Left out: too few
+threads to hide the latency of memory, the speed of caches, and pauses between launches. So a GPU
+may be slower than this.
 
 Beside each time stands its share of the roof: the time in which a copy would move the bytes of
 all arguments and results, divided by the predicted time. `MB` are the bytes that move at the full
