@@ -578,6 +578,19 @@ def conformance(session: nox.Session) -> None:
 
 
 @nox.session
+def doctor_packages(session: nox.Session) -> None:
+    """Try operators of other packages and write docs/custom-operators.md (slow).
+
+    `-- --check` runs the programs on that page only, and compares what they print.
+    """
+    wheels = building.build(session, *CPU_ONLY)
+    local = building.local(wheels, "fusewheel", "fusewheel-cpu")
+    # Three signs: the build of the index, which the packages were made for, and not one "+cpu".
+    session.install(TORCH.replace("==", "==="), "expecttest", "numpy", *local)
+    session.run("python", "tools/custom_operators", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Time the operators against PyTorch: `-- --help` shows the options."""
     wheels = building.build(session, *CPU_ONLY)

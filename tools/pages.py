@@ -38,7 +38,7 @@ PARTS = {
     ),
     "Explanations": (
         *("compiler", "small-backend", "operators", "jit-and-cpp", "one-wheel", "engine"),
-        *("architecture", "doctor"),
+        *("architecture", "doctor", "custom-operators"),
     ),
 }
 CONF = ROOT / "tools" / "sphinx_conf.py"

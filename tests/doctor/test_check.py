@@ -118,6 +118,28 @@ def test_the_command_refuses(
     assert message in capsys.readouterr().err
 
 
+class Eights(torch.autograd.Function):
+    """Has no forward mode, and refuses by an assertion what is not a row of eight."""
+
+    @staticmethod
+    def forward(ctx, x):
+        assert x.shape == (8,), "a row of eight"
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+def test_an_assertion_of_the_operator_refuses():
+    """It ends neither the search for smaller arguments nor the process."""
+    columns = ["forward mode", "0-dim", "empty"]
+    report = doctor.check(Eights.apply, [(torch.rand(8),)], columns=columns, isolate=False)
+    forward, *others = report.outcomes
+    assert (forward.status, forward.arguments) == (Status.FAILS, "(float32[8])"), report
+    assert [outcome.status for outcome in others] == [Status.REFUSES] * 2, report
+
+
 def picked(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """Rows of x; a floating tensor says which."""
     if not torch.equal(places, places.round()):

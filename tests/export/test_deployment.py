@@ -157,6 +157,29 @@ def test_errors_in_cpp(tmp_path: Path, run_model: Path) -> None:
 
 
 @NIGHTLY
+def test_requests_are_answered_in_cpp(package: Path, build: Path) -> None:
+    """Lines of tokens; the likeliest follow, until the one that ends an answer."""
+    model = tiny_decoder.decoder()
+
+    def answer(tokens: list[int], count: int) -> list[int]:
+        for _ in range(count):
+            with torch.no_grad():
+                tokens = [*tokens, int(model(torch.tensor([tokens]))[0, -1].argmax())]
+        return tokens[-count:]
+
+    requests = [[3, 1, 4, 1, 5], [9, 2, 6]]
+    first, second = (answer(tokens, 6) for tokens in requests)
+    end = next(token for token in second if token not in first)
+    second = second[: second.index(end)]
+    lines = "".join(" ".join(map(str, tokens)) + "\n" for tokens in requests)
+    command = [built(build, "answer"), package, "6", str(end)]
+    done = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    got = [[int(token) for token in line.split()] for line in done.stdout.splitlines()]
+    assert got == [first, second]
+
+
+@NIGHTLY
 def test_an_operator_is_called_in_cpp(build: Path) -> None:
     done = subprocess.run([built(build, "call_operator")], capture_output=True, text=True)
     schema, *values = done.stdout.splitlines()

@@ -15,7 +15,10 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 Tensors = tuple[Tensor, ...]
 # The errors by which an operator may refuse its arguments.
-REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)
+REFUSALS = (
+    *(RuntimeError, ValueError, TypeError, IndexError, NotImplementedError),
+    AssertionError,
+)
 
 
 @dataclass(frozen=True)

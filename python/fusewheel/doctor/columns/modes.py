@@ -38,7 +38,8 @@ def autocast(case: Case) -> None:
         except REFUSALS as error:
             if tensors is case.tensors:
                 raise
-            raise Refused(f"mixed dtypes: {str(error).strip().splitlines()[0]}") from error
+            words = str(error).strip().partition("\n")[0]
+            raise Refused(f"mixed dtypes: {words}") from error
         graph = [o for o in outputs if o.requires_grad]
         if not graph:
             continue
