@@ -50,8 +50,9 @@ inline void ask_for_shared(const char* op, const void* kernel, size_t bytes) {
   const size_t most = most_shared(op, kernel);
   if (bytes > most) {
     throw std::runtime_error(std::string(op) + ": a block of the kernel needs " +
-                             std::to_string(bytes) + " bytes of shared memory, this GPU has " +
-                             std::to_string(most));
+                             std::to_string(bytes + has.sharedSizeBytes) +
+                             " bytes of shared memory, this GPU has " +
+                             std::to_string(most + has.sharedSizeBytes));
   }
   check(op, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  static_cast<int>(bytes)));
