@@ -90,6 +90,9 @@ RULES = (
         old=r"0x\w+|\d+",
     ),
     Rule(
+        ("cpu",), r"^ +packed = true;", "Keys packed again are the same.", old=r"(packed = )?true"
+    ),
+    Rule(
         ("cpu",),
         r"constexpr int64_t kLeast =",
         "A cache may have more room than it needs.",
