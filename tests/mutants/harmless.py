@@ -103,7 +103,7 @@ RULES = (
     Rule(KERNELS, "", "Of two ways to the same numbers, one is faster here.", inside=r"\bis_few\("),
     Rule(
         KERNELS,
-        r"\bconstexpr int64_t k(Many\w+|Fewest\w+|SmallGroup|TaskHeads|Open) =",
+        r"\bconstexpr \w+ k(Many\w+|Fewest\w+|SmallGroup|LeastGroup|TaskHeads|Open) =",
         "From how many on one of two ways to the same numbers is taken is free.",
         old=r"\d+",
     ),
