@@ -11,6 +11,7 @@
 #if defined(__AVX2__)
 
 #include "block_codes.h"
+#include "block_floats.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
@@ -330,7 +331,11 @@ FUSEWHEEL_INLINE void dot_blocks(const LinearWeight& weight, int64_t begin, int6
   }
   for_block_kind(weight.blocks.kind, [&](auto decoder) {
     constexpr BlockKind kind = decltype(decoder)::kKind;
-    if constexpr (has_small_codes(kind)) {
+    if constexpr (has_float_codes(kind)) {
+      for (int64_t r = 0; r < count; ++r, row += weight.stride) {
+        out[r] = dot_float_codes<kind>(row, weight.columns / decltype(decoder)::kWeights, floats);
+      }
+    } else if constexpr (has_small_codes(kind)) {
       for (int64_t r = 0; r < count; ++r, row += weight.stride) {
         out[r] = planes == 2 ? dot_block_row<kind, 2>(row, weight.columns, a)
                              : dot_block_row<kind, 3>(row, weight.columns, a);

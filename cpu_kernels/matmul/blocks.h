@@ -15,6 +15,30 @@ constexpr bool has_table(BlockKind kind) {
          kind == BlockKind::kMXFP4;
 }
 
+#if defined(__AVX2__)
+// The 16 numbers that the codes of a kind stand for, in registers.
+template <BlockKind kind>
+struct CodeTable {
+  Vec<float> numbers[16 / kLanes<float>];
+
+  FUSEWHEEL_INLINE CodeTable() {
+    if constexpr (has_table(kind)) {
+      for (int i = 0; i < 16; ++i) {
+        numbers[i / kLanes<float>][i % kLanes<float>] = BlockTable<kind>::at(i);
+      }
+    }
+  }
+
+  FUSEWHEEL_INLINE Vec<float> look_up(Integers code) const {
+    if constexpr (kLanes<float> == 16) {
+      return shuffle(numbers[0], code);
+    } else {
+      return shuffle(numbers[0], numbers[1], code);
+    }
+  }
+};
+#endif
+
 // Part `part` of a block; like Decoder::decode, which looks numbers up in memory one by one.
 template <typename Decoder>
 FUSEWHEEL_INLINE void decode_part(const uint8_t* block, int part, float* to) {
@@ -22,25 +46,15 @@ FUSEWHEEL_INLINE void decode_part(const uint8_t* block, int part, float* to) {
   constexpr BlockKind kind = Decoder::kKind;
   if constexpr (has_table(kind)) {
     constexpr int lanes = kLanes<float>;
-    Vec<float> table[16 / lanes];
-    for (int i = 0; i < 16; ++i) {
-      table[i / lanes][i % lanes] = BlockTable<kind>::at(i);
-    }
-    const auto look_up = [&](Integers code) {
-      if constexpr (lanes == 16) {
-        return shuffle(table[0], code);
-      } else {
-        return shuffle(table[0], table[1], code);
-      }
-    };
+    const CodeTable<kind> table;
     constexpr bool is_half = kind == BlockKind::kIQ4_NL;
     constexpr bool is_power = kind == BlockKind::kMXFP4;
     const float scale = is_half ? half_at(block) : is_power ? power_at(block) : float_at(block);
     const uint8_t* codes = block + (is_half ? 2 : is_power ? 1 : 4) + part * (kBlockPart / 2);
     for (int i = 0; i < kBlockPart / 2; i += lanes) {
       const Integers pair = load_codes(codes + i);
-      store(to + i, look_up(pair & 15) * scale);
-      store(to + kBlockPart / 2 + i, look_up(pair >> 4) * scale);
+      store(to + i, table.look_up(pair & 15) * scale);
+      store(to + kBlockPart / 2 + i, table.look_up(pair >> 4) * scale);
     }
     return;
   }

@@ -63,7 +63,7 @@ FUSEWHEEL_INLINE int64_t one_row_scratch(const LinearWeight& weight, int64_t row
 #if defined(__AVX2__)
 FUSEWHEEL_INLINE bool prepare_block_row(const LinearWeight& weight, const float* a, Dtype dtype,
                                         OneRow& one) {
-  if (weight.blocks.kind == BlockKind::kQ8_0) {
+  if (weight.blocks.kind == BlockKind::kQ8_0 || has_float_codes(weight.blocks.kind)) {
     return true;
   }
   if (!has_small_codes(weight.blocks.kind)) {
