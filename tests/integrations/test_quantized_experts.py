@@ -97,6 +97,15 @@ def test_the_state_loads_into_a_model_on_meta(model: Any) -> None:
     assert not missing and not unexpected
 
 
+def test_a_saved_model_is_loaded_again(model: Any, tmp_path: Any) -> None:
+    quantised = copy.deepcopy(model)
+    fusewheel.transformers.save_quantized(quantised, tmp_path)
+    loaded = fusewheel.transformers.load_quantized(tmp_path)
+    with torch.no_grad():
+        got, want = (m(input_ids=tokens(1, 5)).logits for m in (loaded, quantised))
+    torch.testing.assert_close(got, want)
+
+
 def test_experts_that_cannot_be_quantised_are_left_with_a_reason(model: Any) -> None:
     twin = copy.deepcopy(model)
     module = experts_of(twin)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fusewheel._core.version import __version__
+from fusewheel.quantization.experts import QuantizedExperts
 from fusewheel.quantization.model import quantize_
 from fusewheel.quantization.modules import LinearInt4, LinearInt8
 from fusewheel.quantization.report import QuantizationReport
@@ -41,7 +42,8 @@ def save_quantized(
     from safetensors.torch import save_file
 
     report = quantize_(model, kind, group_size, dynamic=dynamic)
-    layers = [n for n, m in model.named_modules() if isinstance(m, (LinearInt4, LinearInt8))]
+    kinds = (LinearInt4, LinearInt8, QuantizedExperts)
+    layers = [n for n, m in model.named_modules() if isinstance(m, kinds)]
     settings = {"kind": kind, "group_size": group_size, "dynamic": dynamic, "layers": layers}
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
