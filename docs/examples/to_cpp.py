@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import subprocess
 import time
 from collections.abc import Sequence
@@ -60,8 +61,14 @@ def package(model: Any, path: Path, longest: int) -> None:
 def ask(program: Path, path: Path, tokenizer: Any, questions: Sequence[str], count: int) -> None:
     """Starts the program and prints its answer to each question."""
     command = [str(program), str(path), str(count), str(tokenizer.eos_token_id)]
+    # A package of torch 2.15 looks for libtorch.so by itself.
+    libraries = {"LD_LIBRARY_PATH": str(Path(torch.__file__).parent / "lib")}
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **libraries},
     ) as process:
         assert process.stdin is not None and process.stdout is not None
         for question in questions:
