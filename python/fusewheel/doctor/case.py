@@ -69,7 +69,9 @@ class Case:
         self._positions = [i for i, leaf in enumerate(self._leaves) if isinstance(leaf, Tensor)]
         self.tensors: Tensors = tuple(self._leaves[i].detach() for i in self._positions)
         self.written = self._written()
-        self._fixed = self._of(name in subject.fixed for name in subject.names if subject.fixed)
+        # Python does not know the names of the arguments of every function.
+        fixed = subject.fixed
+        self._fixed = self._of(name in fixed for name in subject.names) if fixed else ()
 
     def _written(self) -> tuple[int, ...]:
         if self.subject.schema is None:
