@@ -1,7 +1,6 @@
 """jagged_to_padded_dense reads other memory if offsets say more than there is
 
-Offsets are not compared with the number of values. That saves a pass over them on a GPU; a caller
-has to know that they fit. Here the memory behind the values holds other values.
+Offsets are not compared with the number of values; a caller has to know that they fit. Here the memory behind the values holds other values.
 """
 
 import fbgemm_gpu

@@ -2,8 +2,7 @@
 
 The schema says that `padded_output_waveform` is written, but the version of the tensor stays the
 same. What autograd has saved of it is then another value than the forward read. torchaudio calls
-the operator only on a tensor that it has just made, so `torchaudio.functional.lfilter` is not
-affected.
+the operator only on a tensor that it has just made.
 """
 
 import torch
