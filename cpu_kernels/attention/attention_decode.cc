@@ -6,14 +6,12 @@
 
 #include <vector>
 
+#include "decode.h"
 #include "decode_tasks.h"
-#include "in_turn.h"
 
 namespace fusewheel {
 
 using FUSEWHEEL_ISA::first_key;
-using FUSEWHEEL_ISA::kGrain;
-using FUSEWHEEL_ISA::parallel_for;
 
 namespace {
 
@@ -36,17 +34,6 @@ std::vector<int64_t> read_lengths(const Tensor& lengths, int64_t capacity) {
   return found;
 }
 
-// Of each sequence, how many parts all sequences before it have.
-std::vector<int64_t> count_parts(const DecodeArgs& args) {
-  std::vector<int64_t> found{0};
-  for (int64_t i = 0; i < args.shape.batch; ++i) {
-    const int64_t begin = first_key(args.shape, args.lengths[i], 0) / kDecodePart;
-    const int64_t end = (args.lengths[i] + kDecodePart - 1) / kDecodePart;
-    found.push_back(found.back() + end - begin);
-  }
-  return found;
-}
-
 // Those that hold a key that is seen.
 void check_pages(const DecodeArgs& args, int64_t pages) {
   for (int64_t i = 0; args.table != nullptr && i < args.shape.batch; ++i) {
@@ -64,28 +51,6 @@ void check_pages(const DecodeArgs& args, int64_t pages) {
   }
 }
 
-// Memory for what tasks hand on, in one piece: with few keys an allocation takes as long as a task.
-Tensor allocate_parts(DecodeArgs& args, int64_t rows, int64_t part_rows, const Tensor& q) {
-  constexpr int64_t kLine = 64;  // numbers, at least a cache line
-  const std::pair<void**, int64_t> pieces[] = {
-      {&args.prepared, rows * args.plan.stride},
-      {&args.peaks, part_rows},
-      {&args.totals, part_rows},
-      {&args.sums, part_rows * args.plan.value_stride},
-  };
-  int64_t numbers = 0;
-  for (const auto& [place, count] : pieces) {
-    numbers += (count + kLine - 1) / kLine * kLine;
-  }
-  const Tensor memory = empty_contiguous({&numbers, 1}, accumulate_type(q), q);
-  char* start = static_cast<char*>(memory.mutable_data_ptr());
-  for (const auto& [place, count] : pieces) {
-    *place = start;
-    start += (count + kLine - 1) / kLine * kLine * memory.element_size();
-  }
-  return memory;
-}
-
 std::tuple<Tensor, Tensor> attention_decode(
     const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& lengths,
     const std::optional<Tensor>& block_table, const std::optional<Tensor>& k_scales,
@@ -94,7 +59,6 @@ std::tuple<Tensor, Tensor> attention_decode(
   AttentionDecode call(kOp, q, k_cache, v_cache, lengths, block_table, k_scales, v_scales, sinks,
                        left, scale, softcap);
   auto& args = call.args;
-  const auto& shape = args.shape;
   const auto found = read_lengths(lengths, args.entries * args.page_size);
   args.lengths = found.data();
   check_pages(args, k_cache.sizes()[0]);
@@ -102,24 +66,10 @@ std::tuple<Tensor, Tensor> attention_decode(
   if (call.logsumexp.numel() == 0) {
     return {call.out, call.logsumexp};
   }
-  const auto parts = count_parts(args);
-  args.first_part = parts.data();
-  args.plan = FUSEWHEEL_SELECT(attention_decode_plan)(shape);
-  const int64_t rows = shape.batch * shape.heads * shape.queries;
-  const int64_t part_rows = parts.back() * shape.heads * shape.queries;
-  const Tensor memory = allocate_parts(args, rows, part_rows, q);
-  const int64_t unprepared = args.plan.stride == 0 ? 0 : rows;
-  parallel_for(unprepared, kGrain / (args.plan.stride + 1) + 1, [&](int64_t begin, int64_t end) {
-    FUSEWHEEL_SELECT(attention_decode_prepare)(args, begin, end);
-  });
-  const auto task = FUSEWHEEL_SELECT(attention_decode_task);
-  const int64_t tasks = parts.back() * (shape.kv_heads / shape.task_heads);
-  in_turn(Tasks{tasks, args.plan.scratch_bytes},
-          [&](int64_t index, void* scratch) { task(args, index, scratch); });
-  const int64_t numbers = parts.back() * args.plan.value_stride / shape.batch;
-  parallel_for(rows, kGrain / (numbers + 1) + 1, [&](int64_t begin, int64_t end) {
-    FUSEWHEEL_SELECT(attention_decode_merge)(args, begin, end);
-  });
+  Decode decode(args);
+  const int64_t bytes = decode.bytes();
+  const Tensor memory = empty_contiguous({&bytes, 1}, ScalarType::Byte, q);
+  decode.run(memory.mutable_data_ptr());
   return {call.out, call.logsumexp};
 }
 

@@ -8,9 +8,10 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 
-#include "handles.h"
-#include "numbers.h"
+#include "call.h"
+#include "pointers.h"
 
 namespace fusewheel::engine {
 
@@ -44,14 +45,42 @@ int64_t product(int64_t a, int64_t b) { return calculate(Kind::kMultiply, a, b);
 
 // A tensor [B, H, rows, D].
 struct Rows {
+  // Of rows that need no tensor.
+  Rows(const Layout& layout, int32_t number, const void* memory)
+      : dtype(number), sizes(layout.sizes), strides(layout.strides), data(memory) {
+    finish(layout.rank);
+  }
+
   explicit Rows(const Handle& tensor) : handle(tensor.get()) {
     int64_t rank = 0;
     check(aoti_torch_get_dim(handle, &rank), "reading dimensions");
     check(aoti_torch_get_dtype(handle, &dtype), "reading a dtype");
-    check(aoti_torch_get_sizes(handle, &sizes), "reading sizes");
-    check(aoti_torch_get_strides(handle, &strides), "reading strides");
+    int64_t* numbers = nullptr;
+    check(aoti_torch_get_sizes(handle, &numbers), "reading sizes");
+    sizes = numbers;
+    check(aoti_torch_get_strides(handle, &numbers), "reading strides");
+    strides = numbers;
     check(aoti_torch_get_storage_offset(handle, &offset), "reading an offset");
     check(torch_get_const_data_ptr(handle, &data), "reading a tensor");
+    finish(rank);
+  }
+
+  int64_t count() const { return is_empty ? 0 : sizes[2]; }
+
+  AtenTensorHandle handle = nullptr;
+  int32_t dtype = 0;
+  const int64_t* sizes = nullptr;
+  const int64_t* strides = nullptr;
+  int64_t offset = 0;
+  const void* data = nullptr;
+  bool is_empty = false;
+  int64_t item = 0;
+  int64_t head = 0;  // the elements of a row, of one sequence
+  int64_t row = 0;   // of all sequences
+  int64_t row_bytes = 0;
+
+ private:
+  void finish(int64_t rank) {
     is_empty = rank == 1 && sizes[0] == 0;
     if (rank != 4 && !is_empty) {
       throw std::runtime_error("append: caches must have 4 dimensions, got " + std::to_string(rank));
@@ -63,20 +92,6 @@ struct Rows {
       row_bytes = product(row, item);
     }
   }
-
-  int64_t count() const { return is_empty ? 0 : sizes[2]; }
-
-  AtenTensorHandle handle;
-  int32_t dtype = 0;
-  int64_t* sizes = nullptr;
-  int64_t* strides = nullptr;
-  int64_t offset = 0;
-  const void* data = nullptr;
-  bool is_empty = false;
-  int64_t item = 0;
-  int64_t head = 0;  // the elements of a row, of one sequence
-  int64_t row = 0;   // of all sequences
-  int64_t row_bytes = 0;
 };
 
 // How the rows of a room lie, as strides of a tensor [B, H, rows, D].
@@ -229,13 +244,9 @@ Handle moved(const Rows& past, const Rows& added, int64_t count) {
   return memory;
 }
 
-}  // namespace
-
-void append_step(StableIValue* stack, uint64_t, uint64_t) {
-  const Handle cache(torch::stable::detail::to<AtenTensorHandle>(stack[0]));
-  const Handle more(torch::stable::detail::to<AtenTensorHandle>(stack[1]));
+// The two results.
+std::pair<Handle, Handle> append(const Handle& cache, const Rows& added) {
   const Rows past(cache);
-  const Rows added(more);
   check_pair(past, added);
   const int64_t count = calculate(Kind::kAdd, past.count(), added.count());
   Handle memory;
@@ -249,8 +260,27 @@ void append_step(StableIValue* stack, uint64_t, uint64_t) {
   if (!memory) {
     memory = moved(past, added, count);
   }
-  stack[0] = pack(shown(lazy_clone(memory), added, count).release());
-  stack[1] = pack(shown(memory, added, count).release());
+  return {shown(lazy_clone(memory), added, count), shown(memory, added, count)};
+}
+
+}  // namespace
+
+void append_step(StableIValue* stack, uint64_t, uint64_t) {
+  const Handle cache(torch::stable::detail::to<AtenTensorHandle>(stack[0]));
+  const Handle more(torch::stable::detail::to<AtenTensorHandle>(stack[1]));
+  auto [rows, kept] = append(cache, Rows(more));
+  stack[0] = pack(rows.release());
+  stack[1] = pack(kept.release());
+}
+
+bool append_with_pointers(Call& call, const Step& step) {
+  const uint32_t added = step.value(1);
+  const Layout layout = call.layout_of(added);
+  auto [rows, kept] = append(call.tensor_of(step.value(0)),
+                             Rows(layout, call.dtype_of(added), call.data_of(added)));
+  call.keep(step.results[0], std::move(rows));
+  call.keep(step.results[1], std::move(kept));
+  return true;
 }
 
 }  // namespace fusewheel::engine

@@ -1,7 +1,5 @@
 #include "call.h"
 
-#include <fusewheel/check.h>
-
 #include <algorithm>
 
 namespace fusewheel::engine {
@@ -9,27 +7,6 @@ namespace fusewheel::engine {
 namespace {
 
 using torch::stable::detail::to;
-
-std::string shown(const int64_t* numbers, int64_t count) {
-  return describe(IntHeaderOnlyArrayRef(numbers, static_cast<size_t>(count)));
-}
-
-std::string dtype_name(int32_t dtype) { return describe(static_cast<ScalarType>(dtype)); }
-
-// How far the last element is from the first; -1 where there is no element.
-int64_t reach(int64_t rank, const int64_t* sizes, const int64_t* strides) {
-  int64_t last = 0;
-  for (int64_t i = 0; i < rank; ++i) {
-    if (sizes[i] < 0 || strides[i] < 0) {
-      throw std::runtime_error("run: a value of the program has a negative size or stride");
-    }
-    if (sizes[i] == 0) {
-      return -1;
-    }
-    last = calculate(Kind::kAdd, last, calculate(Kind::kMultiply, sizes[i] - 1, strides[i]));
-  }
-  return last;
-}
 
 // A value as an optional argument, which torch deletes.
 StableIValue boxed(StableIValue value) { return pack(new StableIValue(value)); }
@@ -55,23 +32,31 @@ Call::Call(const Program& program, std::vector<Handle> inputs)
     check(aoti_torch_get_layout(values_[i].get(), &layout), "reading an input's layout");
     check(aoti_torch_get_dim(values_[i].get(), &rank), "reading an input's dimensions");
     const auto expected = static_cast<int64_t>(program.values[i].sizes.size());
-    const std::string name = "run: inputs[" + std::to_string(i) + "] must ";
+    const auto name = [i] { return "run: inputs[" + std::to_string(i) + "] must "; };
     if (device != aoti_torch_device_type_cpu()) {
-      throw std::runtime_error(name + "be on the CPU: programs run nowhere else");
+      throw std::runtime_error(name() + "be on the CPU: programs run nowhere else");
     }
     if (layout != aoti_torch_layout_strided()) {
-      throw std::runtime_error(name + "be a dense tensor, got a sparse one");
+      throw std::runtime_error(name() + "be a dense tensor, got a sparse one");
     }
     if (rank != expected) {
-      throw std::runtime_error(name + "have " + std::to_string(expected) + " dimensions, got " +
+      throw std::runtime_error(name() + "have " + std::to_string(expected) + " dimensions, got " +
                                std::to_string(rank));
     }
   }
   compute_numbers();
   values_.resize(program.values.size());
+  data_.resize(program.values.size());
   for (uint32_t i = 0; i < program.inputs; ++i) {
     Handle input = std::move(values_[i]);
     accept(i, std::move(input), "inputs");
+  }
+  plan_ = program.plans->find(program, numbers_);
+  if (plan_->bytes > 0) {
+    arena_ = empty_tensor({1, {plan_->bytes}, {1}, 0, plan_->bytes}, aoti_torch_dtype_uint8());
+    void* memory = nullptr;
+    check(torch_get_mutable_data_ptr(arena_.get(), &memory), "memory");
+    memory_ = static_cast<char*>(memory);
   }
 }
 
@@ -91,91 +76,6 @@ void Call::compute_numbers() {
     }
     numbers_.push_back(value);
   }
-}
-
-Call::Layout Call::layout_of(uint32_t index) const {
-  const auto& value = program_.values[index];
-  Layout found;
-  found.rank = static_cast<int64_t>(value.sizes.size());
-  found.numel = 1;
-  for (size_t i = 0; i < value.sizes.size(); ++i) {
-    found.sizes[i] = numbers_[value.sizes[i]];
-    found.strides[i] = numbers_[value.strides[i]];
-    found.numel = calculate(Kind::kMultiply, found.numel, found.sizes[i]);
-  }
-  found.offset = value.source == Source::kView ? numbers_[value.offset] : 0;
-  return found;
-}
-
-// Keeps a tensor as a value. One that lies in memory in another order than the program says is copied.
-void Call::accept(uint32_t index, Handle tensor, const char* what) {
-  const Layout expected = layout_of(index);
-  const auto name = [&] {
-    return "run: " + std::string(what) +
-           (index < program_.inputs ? "[" + std::to_string(index) + "]" : "") + " must ";
-  };
-  int32_t dtype = 0;
-  int64_t rank = 0;
-  int64_t* sizes = nullptr;
-  int64_t* strides = nullptr;
-  check(aoti_torch_get_dtype(tensor.get(), &dtype), "reading a dtype");
-  check(aoti_torch_get_dim(tensor.get(), &rank), "reading dimensions");
-  check(aoti_torch_get_sizes(tensor.get(), &sizes), "reading sizes");
-  check(aoti_torch_get_strides(tensor.get(), &strides), "reading strides");
-  if (dtype != program_.values[index].dtype) {
-    throw std::runtime_error(name() + "be " + dtype_name(program_.values[index].dtype) + ", got " +
-                             dtype_name(dtype));
-  }
-  if (rank != expected.rank || !std::equal(sizes, sizes + rank, expected.sizes)) {
-    throw std::runtime_error(name() + "have shape " + shown(expected.sizes, expected.rank) +
-                             ", got " + shown(sizes, rank));
-  }
-  bool same = true;
-  for (int64_t i = 0; i < rank && expected.numel > 0; ++i) {
-    same = same && (sizes[i] == 1 || strides[i] == expected.strides[i]);
-  }
-  if (!same) {
-    reach(rank, expected.sizes, expected.strides);
-    AtenTensorHandle made = nullptr;
-    check(aoti_torch_empty_strided(rank, expected.sizes, expected.strides, dtype,
-                                   aoti_torch_device_type_cpu(), 0, &made),
-          "allocating a value");
-    Handle copy(made);
-    check(aoti_torch_copy_(copy.get(), tensor.get(), 0), "copying a value");
-    tensor = std::move(copy);
-  }
-  values_[index] = std::move(tensor);
-}
-
-Handle Call::view_of(uint32_t index) {
-  const auto& value = program_.values[index];
-  const Layout base = layout_of(value.of);
-  const Layout view = layout_of(index);
-  const int64_t last = reach(view.rank, view.sizes, view.strides);
-  const int64_t limit = reach(base.rank, base.sizes, base.strides);
-  const bool fits = last < 0 ? view.offset <= limit + 1
-                             : calculate(Kind::kAdd, view.offset, last) <= limit;
-  if (view.offset < 0 || !fits) {
-    throw std::runtime_error("run: a view of the program reaches beyond what it shows");
-  }
-  AtenTensorHandle made = nullptr;
-  check(aoti_torch__reinterpret_tensor(values_[value.of].get(), view.rank, view.sizes, view.strides,
-                                       view.offset, &made),
-        "a view");
-  return Handle(made);
-}
-
-// A tensor for a step, which becomes its owner.
-Handle Call::argument_of(const Use& use) {
-  const auto& value = program_.values[use.value];
-  Handle& kept = values_[use.value];
-  if (value.source == Source::kView && !kept) {
-    kept = view_of(use.value);
-  }
-  if (use.last_base) {
-    values_[value.of].reset();
-  }
-  return use.last ? std::move(kept) : kept.again();
 }
 
 StableIValue Call::list_of(const Argument& argument) {
@@ -229,17 +129,15 @@ void Call::call(const Step& step) {
 
 void Call::keep_results() {
   for (auto& made : results_) {
-    if (made.value != kUnused) {
-      accept(made.value, std::move(made.tensor), "a result");
-    }
+    keep(made.value, std::move(made.tensor));
   }
   results_.clear();
 }
 
 Handle Call::take_output(size_t index) {
   const uint32_t output = program_.outputs[index];
-  const bool is_view = program_.values[output].source == Source::kView;
-  return is_view && !values_[output] ? view_of(output) : std::move(values_[output]);
+  tensor_of(output);
+  return std::move(values_[output]);
 }
 
 void Call::run_steps() {
@@ -250,6 +148,8 @@ void Call::run_steps() {
     try {
       if (step->is_linear) {
         call_layers(failed, step + 1 + step->beside);
+      } else if (step->with_pointers != nullptr && step->with_pointers(*this, *step)) {
+        free_arguments(*step);
       } else {
         call(*step);
       }

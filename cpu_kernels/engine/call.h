@@ -19,39 +19,59 @@ class Call {
   // An output, of which the caller becomes the owner.
   Handle take_output(size_t index);
 
+  // For steps with pointers:
+
+  int32_t dtype_of(uint32_t value) const { return program_.values[value].dtype; }
+  Layout layout_of(uint32_t value) const {
+    return engine::layout_of(program_, numbers_, value);
+  }
+  int64_t number(uint32_t index) const { return numbers_[index]; }
+
+  // What a value's elements are read from.
+  const void* data_of(uint32_t value);
+  // Memory for a result with this layout.
+  void* memory_for(uint32_t result, const Layout& layout);
+  // Memory for as long as the step runs. It is one piece: the next call takes it again.
+  void* scratch(int64_t bytes);
+  // A value as a tensor.
+  const Handle& tensor_of(uint32_t value);
+  // Keeps a tensor as a result.
+  void keep(uint32_t result, Handle tensor) {
+    if (result != kUnused) {
+      accept(result, std::move(tensor), "a result");
+    }
+  }
+
  private:
-  struct Layout {
-    int64_t rank;
-    int64_t sizes[64];
-    int64_t strides[64];
-    int64_t offset;
-    int64_t numel;
-
-    bool is_contiguous() const;
-  };
-
   struct Made {
     uint32_t value;
     Handle tensor;
   };
 
   void compute_numbers();
-  Layout layout_of(uint32_t value) const;
   void call(const Step& step);
   bool begin(const Step& step, WaitingProducts& products);
   void call_layers(const Step*& step, const Step* end);
-  const void* data_of(const Use& use);
   void keep_results();
   void free_arguments(const Step& step);
   void push(StableIValue& place, const Argument& argument);
   StableIValue list_of(const Argument& argument);
   Handle argument_of(const Use& use);
+  Layout view_layout(uint32_t value) const;
   Handle view_of(uint32_t value);
+  Handle piece_of_arena(uint32_t value);
   void accept(uint32_t value, Handle tensor, const char* what);
 
   const Program& program_;
-  std::vector<Handle> values_;
   std::vector<int64_t> numbers_;
+  std::shared_ptr<const ArenaPlan> plan_;
+  Handle arena_;
+  char* memory_ = nullptr;  // of the arena
+  // A value has a tensor, or memory, or both.
+  std::vector<Handle> values_;
+  std::vector<const char*> data_;
+  std::unique_ptr<char[]> scratch_;
+  int64_t scratch_bytes_ = 0;
   std::vector<StableIValue> stack_;
   std::vector<Made> results_;  // not yet values
 };

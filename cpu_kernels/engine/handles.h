@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "layout.h"
+
 #if defined(__ELF__)
 // torch has it since 2.13; weak, so that older ones load the library.
 extern "C" __attribute__((weak)) const char* torch_exception_get_what_without_backtrace();
@@ -71,6 +73,14 @@ class Handle {
  private:
   AtenTensorHandle tensor_ = nullptr;
 };
+
+inline Handle empty_tensor(const Layout& layout, int32_t dtype) {
+  AtenTensorHandle made = nullptr;
+  check(aoti_torch_empty_strided(layout.rank, layout.sizes, layout.strides, dtype,
+                                 aoti_torch_device_type_cpu(), 0, &made),
+        "allocating memory");
+  return Handle(made);
+}
 
 // Autograd records nothing in its life.
 class NoGradients {

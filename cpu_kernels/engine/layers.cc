@@ -4,47 +4,9 @@
 #include <algorithm>
 
 #include "call.h"
+#include "dtypes.h"
 
 namespace fusewheel::engine {
-
-namespace {
-
-// Whether values of this dtype, torch's number, can be numbers of a weight; sets `found`.
-bool is_number(int32_t dtype, Dtype& found) {
-  if (dtype == aoti_torch_dtype_float32()) {
-    found = Dtype::kFloat32;
-  } else if (dtype == aoti_torch_dtype_bfloat16()) {
-    found = Dtype::kBFloat16;
-  } else if (dtype == aoti_torch_dtype_float16()) {
-    found = Dtype::kFloat16;
-  } else {
-    return false;
-  }
-  return true;
-}
-
-}  // namespace
-
-bool Call::Layout::is_contiguous() const {
-  int64_t expected = 1;
-  for (int64_t i = rank; i-- > 0;) {
-    if (sizes[i] != 1 && strides[i] != expected) {
-      return false;
-    }
-    expected *= sizes[i];
-  }
-  return true;
-}
-
-const void* Call::data_of(const Use& use) {
-  Handle& kept = values_[use.value];
-  if (program_.values[use.value].source == Source::kView && !kept) {
-    kept = view_of(use.value);
-  }
-  const void* data = nullptr;
-  check(torch_get_const_data_ptr(kept.get(), &data), "reading a tensor");
-  return data;
-}
 
 // Lets a layer wait. False where its operator has to be called, which also says what is wrong.
 bool Call::begin(const Step& step, WaitingProducts& products) {
@@ -66,7 +28,7 @@ bool Call::begin(const Step& step, WaitingProducts& products) {
   weight.stride = codes.strides[0];
   size_t next = 2;
   if (floating) {
-    if (!is_number(dtype(1), weight.dtype)) {
+    if (!find_dtype(dtype(1), weight.dtype)) {
       return false;
     }
   } else {
@@ -74,7 +36,7 @@ bool Call::begin(const Step& step, WaitingProducts& products) {
     const Layout scales = layout_of(value(next));
     const int32_t stored = int4 ? aoti_torch_dtype_uint8() : aoti_torch_dtype_int8();
     const bool ranked = scales.rank == 2 || (scales.rank == 1 && !int4);
-    if (dtype(1) != stored || !is_number(dtype(next), weight.scale_dtype) || !ranked ||
+    if (dtype(1) != stored || !find_dtype(dtype(next), weight.scale_dtype) || !ranked ||
         scales.sizes[0] != weight.rows || scales.numel == 0 || !scales.is_contiguous()) {
       return false;
     }
@@ -121,23 +83,12 @@ bool Call::begin(const Step& step, WaitingProducts& products) {
   if (!WaitingProducts::can_add(weight, dynamic)) {
     return false;
   }
-  weight.data = data_of(given[1].values[0]);
-  weight.scales = floating ? nullptr : data_of(given[2].values[0]);
-  weight.zeros = step.kind == WeightKind::kInt4 ? data_of(given[3].values[0]) : nullptr;
-  int64_t strides[kMaxDims];
-  std::fill_n(strides, y.rank, weight.rows);
-  strides[y.rank - 1] = 1;
-  AtenTensorHandle made = nullptr;
-  check(aoti_torch_empty_strided(y.rank, y.sizes, strides, number, aoti_torch_device_type_cpu(), 0,
-                                 &made),
-        "allocating a product");
-  Handle result(made);
-  void* to = nullptr;
-  check(torch_get_mutable_data_ptr(result.get(), &to), "writing a product");
-  products.add(static_cast<const float*>(data_of(given[0].values[0])), weight,
-               offset ? static_cast<const float*>(data_of(given[next].values[0])) : nullptr,
-               static_cast<float*>(to), dynamic);
-  values_[step.results[0]] = std::move(result);
+  weight.data = data_of(value(1));
+  weight.scales = floating ? nullptr : data_of(value(2));
+  weight.zeros = step.kind == WeightKind::kInt4 ? data_of(value(3)) : nullptr;
+  products.add(static_cast<const float*>(data_of(value(0))), weight,
+               offset ? static_cast<const float*>(data_of(value(next))) : nullptr,
+               static_cast<float*>(memory_for(step.results[0], y)), dynamic);
   return true;
 }
 

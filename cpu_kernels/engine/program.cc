@@ -6,6 +6,7 @@
 
 #include "lifetimes.h"
 #include "neighbours.h"
+#include "pointers.h"
 
 namespace fusewheel::engine {
 
@@ -90,6 +91,8 @@ class ProgramReader {
     }
     mark_last_uses(program_);
     mark_neighbours(program_);
+    mark_pointers(program_);
+    mark_tenants(program_);
     return std::move(program_);
   }
 
@@ -272,6 +275,20 @@ class ProgramReader {
 };
 
 }  // namespace
+
+Layout layout_of(const Program& program, const std::vector<int64_t>& numbers, uint32_t index) {
+  const auto& value = program.values[index];
+  Layout found;
+  found.rank = static_cast<int64_t>(value.sizes.size());
+  found.numel = 1;
+  for (size_t i = 0; i < value.sizes.size(); ++i) {
+    found.sizes[i] = numbers[value.sizes[i]];
+    found.strides[i] = numbers[value.strides[i]];
+    found.numel = calculate(Kind::kMultiply, found.numel, found.sizes[i]);
+  }
+  found.offset = value.source == Source::kView ? numbers[value.offset] : 0;
+  return found;
+}
 
 std::shared_ptr<const Program> read_program(const uint8_t* bytes, size_t size) {
   Reader reader(bytes, size);

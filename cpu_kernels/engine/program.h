@@ -31,7 +31,8 @@
 #include <string>
 #include <vector>
 
-#include "numbers.h"
+#include "arena.h"
+#include "layout.h"
 #include "operators.h"
 
 namespace fusewheel::engine {
@@ -64,14 +65,31 @@ struct Argument {
   std::vector<uint32_t> integers;  // numbers; a dtype, bool or memory format is itself
 };
 
+class Call;
+struct Step;
+
+// Calls the kernel of a step with pointers. False where the step's operator has to be called, which also
+// says what is wrong; nothing has happened then.
+using PointerStep = bool (*)(Call& call, const Step& step);
+
 struct Step {
   const Operator* callee;
+  PointerStep with_pointers;  // null if it has none
+  bool makes_tensors;         // with pointers too
   uint32_t text;
   std::vector<Argument> arguments;
   std::vector<uint32_t> results;
   bool is_linear;
   WeightKind kind;  // of the weight of a linear layer
   uint32_t beside;  // how many of the next steps are linear layers of the same input, as this one is
+
+  // An argument that is a tensor, or may be None.
+  uint32_t value(size_t i) const { return arguments[i].values[0].value; }
+  bool has(size_t i) const { return arguments[i].letter != '-'; }
+
+  bool takes_pointers() const { return is_linear || with_pointers != nullptr; }
+  // Whether it writes its results to memory that it is given.
+  bool fills_memory() const { return takes_pointers() && !makes_tensors; }
 };
 
 struct Program {
@@ -82,7 +100,13 @@ struct Program {
   std::vector<Step> steps;
   std::vector<uint32_t> outputs;
   std::vector<int64_t> declared;  // what `outputs` has to say
+  std::vector<Tenant> tenants;         // in the order of their first steps
+  std::vector<uint32_t> tenant_sizes;  // numbers on which their sizes depend
+  std::unique_ptr<ArenaPlans> plans = std::make_unique<ArenaPlans>();
 };
+
+// How a value lies in memory, with these values of the program's numbers.
+Layout layout_of(const Program& program, const std::vector<int64_t>& numbers, uint32_t value);
 
 // Throws std::runtime_error where the bytes are not a program that this library can run.
 std::shared_ptr<const Program> read_program(const uint8_t* bytes, size_t size);

@@ -36,22 +36,6 @@ const int64_t* sizes_of(const Handle& tensor) {
   return sizes;
 }
 
-// Measured: fusewheel's kernel reads keys and values once for all heads that share them, and has as
-// many tasks as there are groups of heads and parts of the keys. PyTorch's takes five times as long in
-// float16.
-bool reads_faster(const Handle& tensor, const int64_t* q, const int64_t* k) {
-  constexpr int64_t kFewestKeys = 64;
-  uint32_t threads = 1;
-  int32_t dtype = 0;
-  check(aoti_torch_get_dtype(tensor.get(), &dtype), "reading a dtype");
-  if (dtype == aoti_torch_dtype_float16()) {
-    return true;
-  }
-  check(torch_get_num_threads(&threads), "the number of threads");
-  const int64_t parts = (k[2] + kDecodePart - 1) / kDecodePart;
-  return q[1] > k[1] && k[2] >= kFewestKeys && k[0] * k[1] * parts >= threads;
-}
-
 // The number of keys, for each sequence of the batch.
 Handle lengths_of(const int64_t* k) {
   const int64_t one = 1;
@@ -69,6 +53,20 @@ Handle lengths_of(const int64_t* k) {
 }
 
 }  // namespace
+
+// Measured: fusewheel's kernel reads keys and values once for all heads that share them, and has as
+// many tasks as there are groups of heads and parts of the keys. PyTorch's takes five times as long in
+// float16.
+bool reads_faster(int32_t dtype, const int64_t* q, const int64_t* k) {
+  constexpr int64_t kFewestKeys = 64;
+  uint32_t threads = 1;
+  if (dtype == aoti_torch_dtype_float16()) {
+    return true;
+  }
+  check(torch_get_num_threads(&threads), "the number of threads");
+  const int64_t parts = (k[2] + kDecodePart - 1) / kDecodePart;
+  return q[1] > k[1] && k[2] >= kFewestKeys && k[0] * k[1] * parts >= threads;
+}
 
 void add_step(StableIValue* stack, uint64_t, uint64_t) {
   const Handle a(to<AtenTensorHandle>(stack[0]));
@@ -105,7 +103,9 @@ void attention_step(StableIValue* stack, uint64_t, uint64_t) {
   sizes_of(v);
   const StableIValue none = pack(std::nullopt);
   StableIValue given[11];
-  if (query[2] == 1 && reads_faster(q, query, key)) {
+  int32_t dtype = 0;
+  check(aoti_torch_get_dtype(q.get(), &dtype), "reading a dtype");
+  if (query[2] == 1 && reads_faster(dtype, query, key)) {
     const double factor = scale.value_or(1 / std::sqrt(static_cast<double>(query[3])));
     Handle lengths = lengths_of(key);
     const StableIValue arguments[] = {

@@ -15,4 +15,7 @@ void addmm_step(StableIValue* stack, uint64_t, uint64_t);
 // keys, by whichever of fusewheel's and PyTorch's kernels is faster for the sizes that came.
 void attention_step(StableIValue* stack, uint64_t, uint64_t);
 
+// Whether fusewheel's kernel is the faster one, for the sizes of queries and of keys.
+bool reads_faster(int32_t dtype, const int64_t* q, const int64_t* k);
+
 }  // namespace fusewheel::engine

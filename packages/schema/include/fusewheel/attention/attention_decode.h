@@ -9,6 +9,14 @@
 
 namespace fusewheel {
 
+// How many heads of keys and values a task should take. A task of one head would read a little of each
+// line of pages. But few keys are divided by heads, so that there is work for several threads.
+inline int64_t heads_of_task(const DecodeArgs& args, bool paged) {
+  constexpr int64_t kMany = 4 * kDecodePart;
+  const bool many = paged || args.shape.batch * args.page_size >= kMany;
+  return args.k.head < args.k.key && many ? args.shape.kv_heads : 1;
+}
+
 // A checked call; owns the tensors its arguments point into.
 struct AttentionDecode {
   Tensor q;
@@ -59,12 +67,7 @@ struct AttentionDecode {
                   dtype_of(k),
                   is_int8,
                   1};
-    // A task of one head would read a little of each line of pages. But few keys are divided by
-    // heads, so that there is work for several threads.
-    constexpr int64_t kMany = 4 * kDecodePart;
-    const bool many = paged || k.sizes()[0] * k.sizes()[2] >= kMany;
-    const bool beside = args.k.head < args.k.key && many;
-    args.shape.task_heads = beside ? args.shape.kv_heads : 1;
+    args.shape.task_heads = heads_of_task(args, paged);
   }
 
   void allocate() {

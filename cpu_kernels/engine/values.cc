@@ -1,0 +1,154 @@
+// The values of a call: tensors, or places in memory.
+
+#include <fusewheel/check.h>
+
+#include <algorithm>
+
+#include "call.h"
+
+namespace fusewheel::engine {
+
+namespace {
+
+std::string shown(const int64_t* numbers, int64_t count) {
+  return describe(IntHeaderOnlyArrayRef(numbers, static_cast<size_t>(count)));
+}
+
+std::string dtype_name(int32_t dtype) { return describe(static_cast<ScalarType>(dtype)); }
+
+}  // namespace
+
+// Keeps a tensor as a value. One that lies in memory in another order than the program says is copied.
+void Call::accept(uint32_t index, Handle tensor, const char* what) {
+  const Layout expected = layout_of(index);
+  const auto name = [&] {
+    return "run: " + std::string(what) +
+           (index < program_.inputs ? "[" + std::to_string(index) + "]" : "") + " must ";
+  };
+  int32_t dtype = 0;
+  int64_t rank = 0;
+  int64_t* sizes = nullptr;
+  int64_t* strides = nullptr;
+  check(aoti_torch_get_dtype(tensor.get(), &dtype), "reading a dtype");
+  check(aoti_torch_get_dim(tensor.get(), &rank), "reading dimensions");
+  check(aoti_torch_get_sizes(tensor.get(), &sizes), "reading sizes");
+  check(aoti_torch_get_strides(tensor.get(), &strides), "reading strides");
+  if (dtype != program_.values[index].dtype) {
+    throw std::runtime_error(name() + "be " + dtype_name(program_.values[index].dtype) + ", got " +
+                             dtype_name(dtype));
+  }
+  if (rank != expected.rank || !std::equal(sizes, sizes + rank, expected.sizes)) {
+    throw std::runtime_error(name() + "have shape " + shown(expected.sizes, expected.rank) +
+                             ", got " + shown(sizes, rank));
+  }
+  bool same = true;
+  for (int64_t i = 0; i < rank && expected.numel > 0; ++i) {
+    same = same && (sizes[i] == 1 || strides[i] == expected.strides[i]);
+  }
+  if (!same) {
+    reach(expected);
+    Handle copy = empty_tensor(expected, dtype);
+    check(aoti_torch_copy_(copy.get(), tensor.get(), 0), "copying a value");
+    tensor = std::move(copy);
+  }
+  values_[index] = std::move(tensor);
+  data_[index] = nullptr;
+}
+
+// The layout of a view, which stays inside of what it shows.
+Layout Call::view_layout(uint32_t index) const {
+  const Layout base = layout_of(program_.values[index].of);
+  const Layout view = layout_of(index);
+  const int64_t last = reach(view);
+  const int64_t limit = reach(base);
+  const bool fits = last < 0 ? view.offset <= limit + 1
+                             : calculate(Kind::kAdd, view.offset, last) <= limit;
+  if (view.offset < 0 || !fits) {
+    throw std::runtime_error("run: a view of the program reaches beyond what it shows");
+  }
+  return view;
+}
+
+Handle Call::view_of(uint32_t index) {
+  const Layout view = view_layout(index);
+  AtenTensorHandle made = nullptr;
+  check(aoti_torch__reinterpret_tensor(tensor_of(program_.values[index].of).get(), view.rank,
+                                       view.sizes, view.strides, view.offset, &made),
+        "a view");
+  return Handle(made);
+}
+
+Handle Call::piece_of_arena(uint32_t index) {
+  const Layout layout = layout_of(index);
+  AtenTensorHandle made = nullptr;
+  check(aoti_torch__alloc_from_pool(arena_.get(), plan_->offsets[index], dtype_of(index),
+                                    layout.rank, layout.sizes, layout.strides, &made),
+        "a piece of memory");
+  return Handle(made);
+}
+
+const Handle& Call::tensor_of(uint32_t index) {
+  Handle& kept = values_[index];
+  if (!kept) {
+    const bool is_view = program_.values[index].source == Source::kView;
+    kept = is_view ? view_of(index) : piece_of_arena(index);
+  }
+  return kept;
+}
+
+const void* Call::data_of(uint32_t index) {
+  if (data_[index] != nullptr) {
+    return data_[index];
+  }
+  const auto& value = program_.values[index];
+  const void* data = nullptr;
+  if (values_[index]) {
+    check(torch_get_const_data_ptr(values_[index].get(), &data), "reading a tensor");
+  } else if (value.source == Source::kView) {
+    const int64_t offset = view_layout(index).offset;
+    const auto* base = static_cast<const char*>(data_of(value.of));
+    data = base == nullptr
+               ? base
+               : base + offset * static_cast<int64_t>(aoti_torch_dtype_element_size(value.dtype));
+  } else {
+    data = memory_ + plan_->offsets[index];
+  }
+  data_[index] = static_cast<const char*>(data);
+  return data;
+}
+
+void* Call::memory_for(uint32_t result, const Layout& layout) {
+  void* memory = nullptr;
+  if (plan_->offsets[result] != kNowhere) {
+    memory = memory_ + plan_->offsets[result];
+  } else {
+    values_[result] = empty_tensor(layout, dtype_of(result));
+    check(torch_get_mutable_data_ptr(values_[result].get(), &memory), "writing a result");
+  }
+  data_[result] = static_cast<const char*>(memory);
+  return memory;
+}
+
+void* Call::scratch(int64_t bytes) {
+  constexpr int64_t kLine = 64;
+  if (scratch_bytes_ < bytes + kLine) {
+    scratch_.reset();
+    scratch_.reset(new char[static_cast<size_t>(bytes + kLine)]);
+    scratch_bytes_ = bytes + kLine;
+  }
+  void* start = scratch_.get();
+  size_t space = static_cast<size_t>(scratch_bytes_);
+  return std::align(kLine, static_cast<size_t>(bytes), start, space);
+}
+
+// A tensor for a step, which becomes its owner.
+Handle Call::argument_of(const Use& use) {
+  tensor_of(use.value);
+  Handle& kept = values_[use.value];
+  if (use.last_base) {
+    values_[program_.values[use.value].of].reset();
+  }
+  return use.last ? std::move(kept) : kept.again();
+}
+
+}  // namespace fusewheel::engine
