@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from fusewheel.engine import Program, ProgramWriter
@@ -68,3 +70,45 @@ def joined() -> Program:
     copy = writer.result(torch.float32, (1, 1, more, 4), (wide, wide, 4, 1))
     writer.step(aten.clone.default, (second, torch.contiguous_format), (copy,), "cache.py:8")
     return writer.finish([both, copy])
+
+
+def layer() -> Program:
+    """A layer of a language model for one token: every step that is called with pointers."""
+    writer = ProgramWriter()
+    ops = torch.ops.fusewheel
+    length = writer.number("size", 0, 2)
+    more = writer.number("add", length, 1)
+    past = writer.input(torch.float32, (1, 1, length, 4), (4, 4, 4, 1))
+    shapes = (1, 8), (8,), (8, 8), (4, 8), (1, 4), (8, 8)
+    x, gain, wide, narrow, table, last = (
+        writer.input(torch.float32, shape, (shape[-1], 1)[-len(shape) :]) for shape in shapes
+    )
+
+    def result(*sizes: Any) -> int:
+        strides = [writer.number("constant", 1)]
+        for size in reversed(sizes[1:]):
+            strides.insert(0, writer.number("multiply", strides[0], size))
+        return writer.result(torch.float32, sizes, strides)
+
+    normal, query, key = result(1, 8), result(1, 8), result(1, 4)
+    writer.step(ops.rms_norm.default, (x, gain, 1e-6, 0), (normal, None))
+    writer.step(ops.linear.default, (normal, wide, None), (query,))
+    writer.step(ops.linear.default, (normal, narrow, None), (key,))
+    heads = writer.view(query, (1, 2, 1, 4), (8, 4, 8, 1))
+    head = writer.view(key, (1, 1, 1, 4), (4, 4, 4, 1))
+    turned, keys = result(1, 2, 1, 4), result(1, 1, 1, 4)
+    writer.step(ops.rope.default, (heads, head, table, table, False, None), (turned, keys))
+    both, kept = (writer.result(torch.float32, (1, 1, more, 4), (4, 4, 4, 1)) for _ in range(2))
+    writer.step("engine::append", (past, keys), (both, kept))
+    shown, out = result(1, 2, 1, 4), result(1, 8)
+    writer.step("engine::attention", (turned, both, both, 0.5), (shown,))
+    writer.step(ops.linear.default, (writer.view(shown, (1, 8), (8, 1)), last, None), (out,))
+    second, total, gated = result(1, 8), result(1, 8), result(1, 8)
+    writer.step(ops.add_rms_norm.default, (out, x, gain, 1e-6, 0), (second, total, None))
+    writer.step(ops.silu_mul.default, (second, total), (gated,))
+    return writer.finish([both, kept, gated])
+
+
+def layer_inputs(length: int = 70) -> list[Tensor]:
+    shapes = (1, 1, length, 4), (1, 8), (8,), (8, 8), (4, 8), (1, 4), (8, 8)
+    return [torch.randn(shape) for shape in shapes]

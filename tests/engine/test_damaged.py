@@ -10,7 +10,7 @@ import struct
 
 import pytest
 import torch
-from engine.programs import gated, gated_inputs, grown, joined
+from engine.programs import gated, gated_inputs, grown, joined, layer, layer_inputs
 from fusewheel.engine import Program
 from fusewheel.engine.growing import append
 from fusewheel.engine.program import sealed
@@ -20,6 +20,7 @@ INPUTS = {
     gated: gated_inputs(),
     joined: [torch.randn(1, 2, 3, 4), torch.randn(1, 1, 2, 4)],
     grown: [append(torch.tensor([]), torch.randn(1, 2, 3, 4)), torch.randn(1, 2, 1, 4)],
+    layer: layer_inputs(),
 }
 
 
