@@ -11,7 +11,15 @@ from fusewheel._torch.find import find
 _PURPOSE = "rewrite TorchScript"
 
 if TYPE_CHECKING:
-    from torch._C import CompilationUnit, Graph, Node, ScriptModule, TensorType, Value
+    from torch._C import (
+        CompilationUnit,
+        Graph,
+        ListType,
+        Node,
+        ScriptModule,
+        TensorType,
+        Value,
+    )
     from torch.jit._script import RecursiveScriptModule
 else:
     Graph = find("torch._C.Graph", _PURPOSE)
@@ -19,6 +27,7 @@ else:
     Value = find("torch._C.Value", _PURPOSE)
     ScriptModule = find("torch._C.ScriptModule", _PURPOSE)
     TensorType = find("torch._C.TensorType", _PURPOSE)
+    ListType = find("torch._C.ListType", _PURPOSE)
     CompilationUnit = find("torch._C.CompilationUnit", _PURPOSE)
     RecursiveScriptModule = find(
         "torch.jit._script.RecursiveScriptModule", _PURPOSE, torch.jit.ScriptModule
@@ -27,6 +36,7 @@ else:
 __all__ = [
     "CompilationUnit",
     "Graph",
+    "ListType",
     "Node",
     "RecursiveScriptModule",
     "ScriptModule",

@@ -17,6 +17,7 @@ from fusewheel.jit.graph.passes import TorchScript, frozen, graph_of
 from fusewheel.jit.guarded import guarded
 from fusewheel.jit.inputs import Assumptions, UnsupportedInput
 from fusewheel.jit.lower import NotLowered, lower
+from fusewheel.jit.programs import insert_programs
 from fusewheel.jit.result import Lowered
 from fusewheel.jit.static import StaticModel
 from fusewheel.jit.support import require_torchscript
@@ -25,7 +26,7 @@ _log = logging.getLogger("fusewheel.jit")
 
 
 Example = Tensor | Sequence[Any] | Mapping[str, Any] | None
-Runtime = Literal["interpreter", "static"]
+Runtime = Literal["interpreter", "engine", "static"]
 
 
 @overload
@@ -33,7 +34,7 @@ def optimize(
     module: torch.nn.Module | TorchScript,
     example_inputs: Example = None,
     *,
-    runtime: Literal["interpreter"] = "interpreter",
+    runtime: Literal["interpreter", "engine"] = "interpreter",
 ) -> TorchScript: ...
 
 
@@ -66,7 +67,8 @@ def optimize(
         example_inputs: positional arguments of one call (a tensor, or a sequence), or keyword
             arguments as a mapping. Default None: the inputs that the module was traced with, unless
             it was saved and loaded since.
-        runtime: ``"interpreter"`` (default) for a TorchScript module; ``"static"`` for PyTorch's
+        runtime: ``"interpreter"`` (default) for a TorchScript module; ``"engine"`` for one in which
+            programs of the engine compute what they can, on a CPU; ``"static"`` for PyTorch's
             static runtime, which plans the memory of a graph without control flow, on a CPU.
 
     Returns:
@@ -76,7 +78,7 @@ def optimize(
 
     Raises:
         ValueError: the module is in training mode, the example does not fit its ``forward``, or
-            `runtime` is neither of the two.
+            `runtime` is none of the three.
         TypeError: `module` is not a module.
         TorchScriptError: this Python has no TorchScript, or the static runtime cannot run the
             graph.
@@ -84,11 +86,12 @@ def optimize(
     Warns:
         UserWarning: there is no example, so nothing can be replaced.
     """
-    if runtime not in ("interpreter", "static"):
+    if runtime not in ("interpreter", "engine", "static"):
         raise ValueError(
-            f"fusewheel.jit.optimize: runtime must be 'interpreter' or 'static', got {runtime!r}"
+            "fusewheel.jit.optimize: runtime must be 'interpreter', 'engine' or 'static', got "
+            f"{runtime!r}"
         )
-    result = lowered(module, example_inputs)
+    result = lowered(module, example_inputs, programs=runtime == "engine")
     if runtime == "static":
         return StaticModel(result)
     if result.reason:
@@ -96,8 +99,11 @@ def optimize(
     return result.module
 
 
-def lowered(module: Any, example_inputs: Any = None) -> Lowered:
-    """`optimize`, returning everything that is known about the result."""
+def lowered(module: Any, example_inputs: Any = None, *, programs: bool = False) -> Lowered:
+    """`optimize`, returning everything that is known about the result.
+
+    With `programs`, parts of the graph become programs of the engine; default False.
+    """
     require_torchscript()
     if not isinstance(module, torch.nn.Module):
         raise TypeError(
@@ -121,8 +127,10 @@ def lowered(module: Any, example_inputs: Any = None) -> Lowered:
         assumptions = Assumptions(arguments, examples)
         fused = frozen(script)
         values = [..., *assumptions.values]
-        report = lower(graph_of(fused), assumptions, values)
-        if not report.count():
+        graph = graph_of(fused)
+        report = lower(graph, assumptions, values)
+        made = insert_programs(graph, assumptions, values) if programs else []
+        if not report.count() and not any(part.lowered for part in made):
             return Lowered(original, original, arguments, assumptions, report=report)
         result = guarded(fused, original, arguments, assumptions)
     except (UnsupportedInput, NotLowered) as error:

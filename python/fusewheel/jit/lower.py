@@ -37,7 +37,7 @@ def lower(graph: jit.Graph, assumptions: Assumptions, inputs: Sequence[Any]) -> 
     Raises:
         NotLowered: if the graph writes to its inputs.
     """
-    image = _settled(graph, assumptions, inputs)
+    image = settled(graph, assumptions, inputs)
     _check_writes(image, assumptions)
     before = reads(image)
     report = rewrite(image.module)
@@ -48,7 +48,7 @@ def lower(graph: jit.Graph, assumptions: Assumptions, inputs: Sequence[Any]) -> 
     return report
 
 
-def _settled(graph: jit.Graph, assumptions: Assumptions, inputs: Sequence[Any]) -> Mirror:
+def settled(graph: jit.Graph, assumptions: Assumptions, inputs: Sequence[Any]) -> Mirror:
     """The mirror of the graph, after everything that the assumptions decide became a constant."""
     for _ in range(_ROUNDS):
         sink_containers(graph)

@@ -12,6 +12,8 @@ from torch.fx import Node
 from fusewheel._torch import jit
 from fusewheel._torch.fx import is_erased
 from fusewheel._torch.overloads import OpOverload
+from fusewheel.compiler.ir.metadata import value_of
+from fusewheel.engine.growing import keep
 from fusewheel.jit.graph.mirror import Mirror
 from fusewheel.jit.graph.passes import CONTAINERS
 
@@ -56,10 +58,22 @@ class _Replay:
         self._place = {node: origin for origin, node in reversed(mirror.pairs)}
         self._values: dict[Node, jit.Value] = dict(mirror.values)
         self._results: dict[Node, jit.Node] = {}
+        self._moved = set(self._find_moved())
+
+    def _find_moved(self) -> Iterator[Node]:
+        """The nodes that stood in front of one that they follow now."""
+        numbers = {node: number for number, (_, node) in enumerate(self._mirror.pairs)}
+        latest = -1
+        for node in self._mirror.module.graph.nodes:
+            if node in numbers and numbers[node] < latest:
+                yield node
+            latest = max(latest, numbers.get(node, -1))
 
     def run(self, before: Reads) -> None:
         for node in self._mirror.module.graph.nodes:
-            if node.op == "call_function" and node not in self._place:
+            if node in self._moved:
+                self._move(node)
+            elif node.op in ("call_function", "get_attr") and node not in self._place:
                 # The graph's insertion point must not be a node that is destroyed.
                 with self._graph.insert_point_guard(self._follower(node)):
                     self._emit(node)
@@ -75,8 +89,15 @@ class _Replay:
                 found.update((a, b) for a, b in pairs if a is not b)
         return found
 
+    def _move(self, node: Node) -> None:
+        origin = self._place[node]
+        origin.moveBefore(self._follower(node))
+        for value in origin.inputs():
+            if value.node().kind() in CONTAINERS:
+                value.node().moveBefore(origin)
+
     def _follower(self, node: Node) -> jit.Node:
-        while node not in self._place:
+        while node not in self._place or node in self._moved:
             node = node.next
         place = self._place[node]
         # The lists that the node reads are directly in front of it, see `sink_containers`.
@@ -85,6 +106,12 @@ class _Replay:
         return place
 
     def _emit(self, node: Node) -> None:
+        if node.op == "get_attr":
+            constant = getattr(self._mirror.module, str(node.target))
+            self._values[node] = self._value(constant)
+            return
+        if node.target is keep:  # only Python's append needs it
+            raise LookupError("a cache that grows cannot leave a program in TorchScript")
         if node.target is operator.getitem:
             source, index = node.args[0], node.args[1]
             made = self._results.get(source)  # type: ignore[arg-type]
@@ -98,7 +125,9 @@ class _Replay:
         made = self._graph.create(name, inputs, len(overload._schema.returns))
         self._graph.insertNode(made)
         self._results[node] = made
-        if made.outputsSize() == 1:
+        if overload is torch.ops.fusewheel.run.default:
+            self._results[node] = self._unpacked(made, node)
+        elif made.outputsSize() == 1:
             self._values[node] = made.output()
         if not made.schema().startswith(f"{name}{_dot(overload)}("):
             raise LookupError(f"TorchScript takes {overload} for {made.schema()}")
@@ -116,9 +145,22 @@ class _Replay:
             found.append(self._value(value))
         return found
 
+    def _unpacked(self, made: jit.Node, node: Node) -> jit.Node:
+        """The tensors of the list that a program returns."""
+        made.output().setType(jit.ListType(jit.TensorType.get()))
+        results = value_of(node)
+        assert isinstance(results, list)
+        unpack = self._graph.create("prim::ListUnpack", [made.output()], len(results))
+        return self._graph.insertNode(unpack)
+
     def _value(self, argument: Any) -> jit.Value:
         if isinstance(argument, Node):
             return self._values[argument]
+        if isinstance(argument, list) and any(isinstance(item, Node) for item in argument):
+            values = [self._values[item] for item in argument]
+            items = self._graph.create("prim::ListConstruct", values, 1)
+            items.output().setType(jit.ListType(jit.TensorType.get()))
+            return self._graph.insertNode(items).output()
         return self._graph.insertConstant(argument)  # type: ignore[attr-defined]
 
     def _destroy(self) -> None:
