@@ -124,11 +124,11 @@ class Norm {
 
   // What the norm reads. Makes memory for the statistics, and for a sum that nobody needs.
   const void* fill_sum(AddRowsArgs& add) {
+    const void* x = call_.data_of(step_.value(0));  // first: it refuses views of too many elements
     const bool unused = added_ && step_.results[1] == kUnused;
     const int64_t sums = unused ? whole_lines(x_.numel * item_size(dtype)) : 0;
     auto* memory = static_cast<char*>(call_.scratch(2 * statistic_bytes() + sums));
     statistics_ = memory + sums;
-    const void* x = call_.data_of(step_.value(0));
     if (!added_) {
       return x;
     }

@@ -284,7 +284,9 @@ Layout layout_of(const Program& program, const std::vector<int64_t>& numbers, ui
   for (size_t i = 0; i < value.sizes.size(); ++i) {
     found.sizes[i] = numbers[value.sizes[i]];
     found.strides[i] = numbers[value.strides[i]];
-    found.numel = calculate(Kind::kMultiply, found.numel, found.sizes[i]);
+    if (__builtin_mul_overflow(found.numel, found.sizes[i], &found.numel)) {
+      throw std::runtime_error("run: a value of the program has too many elements");
+    }
   }
   found.offset = value.source == Source::kView ? numbers[value.offset] : 0;
   return found;
