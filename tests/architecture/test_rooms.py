@@ -34,7 +34,7 @@ ARROWS = {
     | COMPILER
     | {"compiler.match", "compiler.run", "compiler.lower", "engine"},
     "distributed": FOUNDATIONS | {"dispatch", "ops"},
-    "jit": FOUNDATIONS | {"dispatch", "ops", "compiler.ir", "compiler.match"},
+    "jit": FOUNDATIONS | {"dispatch", "ops", "compiler.ir", "compiler.match", "compiler.lower"},
     "engine": FOUNDATIONS,
     "quantization": FOUNDATIONS | {"ops"},
     "nn": FOUNDATIONS | {"ops", "quantization"},

@@ -13,7 +13,6 @@ from fusewheel._torch import jit
 from fusewheel._torch.fx import is_erased
 from fusewheel._torch.overloads import OpOverload
 from fusewheel.compiler.ir.metadata import value_of
-from fusewheel.engine.growing import keep
 from fusewheel.jit.graph.mirror import Mirror
 from fusewheel.jit.graph.passes import CONTAINERS
 
@@ -110,8 +109,6 @@ class _Replay:
             constant = getattr(self._mirror.module, str(node.target))
             self._values[node] = self._value(constant)
             return
-        if node.target is keep:  # only Python's append needs it
-            raise LookupError("a cache that grows cannot leave a program in TorchScript")
         if node.target is operator.getitem:
             source, index = node.args[0], node.args[1]
             made = self._results.get(source)  # type: ignore[arg-type]
