@@ -1,6 +1,7 @@
 """jagged_to_padded_dense reads other memory if offsets say more than there is
 
-Offsets are not compared with the number of values; a caller has to know that they fit. Here the memory behind the values holds other values.
+Offsets are not compared with the number of values; a caller has to know that they fit. Here the
+memory behind the values holds other values.
 """
 
 import fbgemm_gpu
