@@ -162,7 +162,8 @@ def test_no_example_is_refused():
 
 
 def test_another_runtime_is_refused():
-    with pytest.raises(ValueError, match="runtime must be 'interpreter' or 'static', got 'fast'"):
+    choices = "runtime must be 'interpreter', 'engine' or 'static', got 'fast'"
+    with pytest.raises(ValueError, match=choices):
         jit.optimize(decoder(), inputs(), runtime="fast")  # type: ignore[call-overload]
 
 
