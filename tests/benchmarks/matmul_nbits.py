@@ -32,6 +32,8 @@ class Products:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
+        # Between its turns, its threads would take the cores from the others.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         self._session = onnxruntime.InferenceSession(
             _model(inputs, outputs, copies), options, providers=["CPUExecutionProvider"]
         )
