@@ -50,15 +50,16 @@ def test_a_sample_of_a_small_operator_is_many_calls(clock):
     assert clock.order[-10:] == ["large", "small", "small", "small", "small"] * 2
 
 
-def test_a_pause_and_a_call_that_is_not_timed_come_before_each_turn(clock, monkeypatch):
+def test_a_pause_and_calls_that_are_not_timed_come_before_each_turn(clock, monkeypatch):
     def sleep(seconds):
         clock.now += seconds
         clock.order.append("pause")
 
     monkeypatch.setattr(time, "sleep", sleep)
     runs = {name: clock.competitor(name, 0.5) for name in ("first", "second")}
-    assert timing.measure(runs, seconds=0.0, pause=4.0) == {"first": 0.5, "second": 0.5}
-    assert clock.order[-6:] == ["pause", "first", "first", "pause", "second", "second"]
+    assert timing.measure(runs, seconds=0.0, pause=2.0) == {"first": 0.5, "second": 0.5}
+    # Half of the pause has two calls, then comes the one that is timed.
+    assert clock.order[-8:] == ["pause", *["first"] * 3, "pause", *["second"] * 3]
 
 
 def test_the_program_starts_again_only_for_other_variables(monkeypatch):

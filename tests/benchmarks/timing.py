@@ -30,8 +30,9 @@ def measure(
 ) -> dict[str, float]:
     """Median time of a call of each, in turns; `seconds` is for one competitor on average.
 
-    With a `pause` (in seconds) each turn waits so long and calls once before it is timed: the
-    threads of a competitor may wait for work by keeping a core busy.
+    With a `pause` (in seconds) each turn waits so long, because the threads of a competitor may
+    wait for work by keeping a core busy. Then it calls for half as long before it is timed:
+    threads that slept may wake on one core, and are not spread at once.
     """
     # Small operators are called several times in a sample, so that the clock does not matter.
     calls = {name: max(1, int(_SAMPLE / _once(run))) for name, run in competitors.items()}
@@ -41,7 +42,9 @@ def measure(
         for name, run in competitors.items():
             if pause:
                 time.sleep(pause)
-                run()
+                end = time.perf_counter() + pause / 2
+                while time.perf_counter() < end:
+                    run()
             samples[name].append(_sample(run, calls[name]))
 
     start = time.perf_counter()
