@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 ops = torch.ops.fusewheel
 GROUP_SIZE = 32
-# ONNX Runtime's threads keep a core each busy for some milliseconds after a call.
+# Seconds before each competitor's turn, so that no threads of the one before keep a core busy.
 PAUSE = 0.03
 
 # What lies in memory for a weight.
@@ -65,7 +65,7 @@ LAYERS: dict[str, Layer] = {
     ),
 }
 
-# It has no `call`: a model that has all copies runs as one.
+# Says what the rival reads. Its `call` is not used: a model that has all copies runs in its place.
 _RIVAL = Layer("float32", "int4", F.linear)
 
 
