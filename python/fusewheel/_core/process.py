@@ -23,7 +23,7 @@ _POLL_S = 0.25
 # The time in which a process that has nothing to do must end.
 _END_S = 5.0
 # The time in which it shows that a process is ending, after others have noticed.
-_SHOW_S = 0.5
+_SHOW_S = 2.0
 _LINES = 15
 
 
@@ -183,9 +183,12 @@ def values(children: Sequence[Child], seconds: float) -> list[Any]:
                 raise ChildError(f"no result in {seconds:.0f} seconds", late=True)
     except ChildError as error:
         # A process that ends is the cause of what others raise, and of their waiting. Its
-        # connections are closed before the system says that it has ended.
+        # connections, and then its sentinel, are closed before the system says that it has ended.
         if not error.late:
-            wait([child._process.sentinel for child in children], _SHOW_S)
+            ended = wait([child._process.sentinel for child in children], _SHOW_S)
+            for child in children:
+                if child._process.sentinel in ended:
+                    child._process.join(_END_S)
         causes = [child._death() for child in children if child._process.exitcode]
         for child in children:
             child.close()
