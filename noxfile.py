@@ -313,7 +313,7 @@ def sanitize(session: nox.Session) -> None:
         f"{defined}SANITIZE={kind}",
         "-Cbuild-dir=build/emulated.asan",
     )
-    building.wheel(session, "fusewheel-cuda", folder, *defined, "-Cbuild-dir=build/emulated.asan")
+    building.wheel(session, "fusewheel-cuda", folder, *options)
     session.run("python", "-m", "pip", "uninstall", "--yes", "--quiet", "fusewheel-cpu")
     session.install("--no-deps", "--force-reinstall", *map(str, folder.glob("*.whl")))
     # Threads take turns in the emulation, which looks for races itself.

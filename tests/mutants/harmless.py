@@ -140,6 +140,18 @@ RULES = (
         "Every lane of a warp has the sum that one of them writes.",
         inside=r"kWarp\* kProductWarps",
     ),
+    Rule(
+        ("cuda",),
+        r"if \(threadIdx\.x == 0 && (exists|row < args\.count)\) \{",
+        "Every thread has the sum of a row that one of them writes.",
+        old="==|0",
+    ),
+    Rule(
+        ("cpu",),
+        r"\bbody\(uint8_t\{1\}",
+        "A mask that hides nothing gives the same where it is looked at one element at a time.",
+        old="1",
+    ),
     Rule(("cuda",), r"kSharedBytes", "Memory of either kind may hold the sums."),
     Rule(
         ("cuda",),

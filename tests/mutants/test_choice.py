@@ -62,6 +62,8 @@ def test_every_kind_has_files_and_the_emulator_is_none():
         ("return args.m <= kFewRows && is_fast(args);", "<=", True),
         ("return args.m > kFewRows && args.k > 0;", ">", False),
         ("for (int64_t i = 0; i < kFewRows; ++i) {", "<", False),
+        ("  return body(uint8_t{1}, uint8_t{0});", "1", True),
+        ("  return body(uint8_t{1}, uint8_t{0});", "0", False),
     ],
 )
 def test_what_does_no_harm_is_left_out(line: str, old: str, left_out: bool):
