@@ -25,6 +25,8 @@ ORT_FP32, ORT_INT4, LLAMA_CPP = "ort-fp32", "ort-int4", "llama.cpp"
 ORT_INT8 = "ort int8"
 NBITS = "MatMulNBits"
 BNB = "bitsandbytes"
+# Of experts: transformers' way by torch's grouped product, and one product of all rows.
+GROUPED, DENSE = "grouped_mm", "dense"
 
 _NORMS = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm")
 
@@ -62,6 +64,15 @@ def qlora_goals(case: str) -> dict[str, float]:
 
     older = not torch.backends.cpu.get_cpu_capability().startswith("AVX512")
     return {BNB: 5.0 if older else 2.0} if case == "step" else {}
+
+
+def expert_goals(case: str) -> dict[str, float]:
+    """Of the experts of a mixture."""
+    return {
+        "token": {READ: 0.8},
+        "prefill": {DENSE: 0.85},
+        "step": {GROUPED: 1.3, EAGER: 10.0},
+    }[case]
 
 
 def script_goals() -> dict[str, float]:
