@@ -13,6 +13,7 @@ import pytest
 import torch
 from compiler.test_caches import OPTIONS, build
 from compiler.test_models import tokens
+from fusewheel.compiler.entry import freeze
 from torch import Tensor
 from torch._dynamo.utils import counters
 
@@ -102,6 +103,30 @@ def test_generates() -> None:
     fusewheel.freeze(model, options=NONE)
     assert torch.equal(model.generate(ids, max_new_tokens=6, **OPTIONS), expected)
     assert counters["stats"]["unique_graphs"] == 2
+
+
+def test_looks_once_for_a_text(monkeypatch: Any) -> None:
+    """Before the prompt and no token, unless time has passed; a changed layer is seen then."""
+    model = build("Llama")
+    ids = tokens(9, 1)
+    fusewheel.freeze(model, options=NONE)
+    monkeypatch.setattr(freeze, "_FRESH", 60.0)
+    looks: list[bool] = []
+    look = freeze._Frozen._is_unchanged
+    monkeypatch.setattr(
+        freeze._Frozen, "_is_unchanged", lambda self: looks.append(True) or look(self)
+    )
+    for text in range(2):
+        model.generate(ids, max_new_tokens=6, **OPTIONS)
+        assert len(looks) == text + 1
+    monkeypatch.setattr(freeze, "_FRESH", 0.0)
+    model.generate(ids, max_new_tokens=6, **OPTIONS)
+    assert len(looks) == 8
+    monkeypatch.setattr(freeze, "_FRESH", 60.0)
+    model.lm_head = torch.nn.Linear(model.config.hidden_size, 50)
+    with pytest.warns(UserWarning, match="because lm_head has changed"):
+        found = model.generate(ids, max_new_tokens=6, **OPTIONS)
+    assert found[:, 9:].max() < 50
 
 
 def test_guards_on_modules_are_left_out(frozen: Any) -> None:

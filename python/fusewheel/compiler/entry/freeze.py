@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter, getitem, is_
 from typing import Any
@@ -18,6 +20,10 @@ from fusewheel.compiler.entry.dynamo import Compiled, backend
 
 # The calls in which a model is usually compiled: `generate` compiles the first two.
 _COMPILING = 2
+
+# Seconds. A pass over a model takes as long as a tenth of a token: all that it reads has left the
+# processor's caches.
+_FRESH = 0.1
 
 _attributes = attrgetter("requires_grad", "dtype", "device")
 
@@ -36,7 +42,9 @@ def freeze(
     What changes most often is still seen, in one pass before each call: a layer, parameter or
     buffer that was replaced, added or removed, another dtype or device, a parameter that requires a
     gradient, and training mode. Then the model warns and is compiled again with all guards. Values
-    of parameters may change in place at any time.
+    of parameters may change in place at any time. There is no pass before the next token of a text:
+    a call with one token and the cache (`past_key_values` or `cache`) for which the last pass was
+    made, less than 0.1 s ago.
 
     Not seen are other attributes of layers (a number such as ``eps``, a function, hooks, the
     configuration) and other shapes and strides that are assigned to the ``data`` of a parameter.
@@ -99,6 +107,34 @@ def _without_collections() -> Iterator[None]:
             gc.enable()
 
 
+class _Text:
+    """A text for which a model was just looked at: the cache that its tokens continue."""
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        cache = _cache_of(arguments)
+        self._cache: Callable[[], object] | None = None
+        with contextlib.suppress(TypeError):  # None, or a tuple, which no call takes twice
+            self._cache = weakref.ref(cache)
+        self._end = time.monotonic() + _FRESH
+
+    def goes_on(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether a call is for the next token."""
+        cache, ids = _cache_of(arguments), arguments.get("input_ids")
+        return (
+            self._cache is not None
+            and cache is not None
+            and cache is self._cache()
+            and isinstance(ids, Tensor)
+            and ids.shape[-1:] == (1,)
+            and time.monotonic() < self._end
+        )
+
+
+def _cache_of(arguments: Mapping[str, Any]) -> object:
+    # Its name in transformers 4, and in transformers 5.
+    return arguments.get("past_key_values", arguments.get("cache"))
+
+
 class _Frozen:
     """The call of a frozen model: looks for changes first."""
 
@@ -113,6 +149,7 @@ class _Frozen:
         self._compiled = compiled
         self._again = {"options": options or None, **settings}
         self._calls = 0
+        self._text = _Text({})
         tables: list[tuple[str, dict[str, Any]]] = [
             (f"{path}." if path else "", table)
             for path, module in model.named_modules()
@@ -135,7 +172,10 @@ class _Frozen:
         self._seen = list(map(_attributes, self._tensors))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._text.goes_on(kwargs):
+            return self._compiled(*args, **kwargs)
         if self._is_unchanged():
+            self._text = _Text(kwargs)
             if self._calls >= _COMPILING:
                 return self._compiled(*args, **kwargs)
             self._calls += 1
