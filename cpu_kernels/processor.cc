@@ -21,6 +21,7 @@ constexpr const char* kLevels[] = {"baseline", "v3", "v4"};
 constexpr const char* kIsa = "FUSEWHEEL_CPU_ISA";
 constexpr const char* kVnni = "FUSEWHEEL_CPU_VNNI";
 constexpr const char* kAmx = "FUSEWHEEL_CPU_AMX";
+constexpr const char* kBf16 = "FUSEWHEEL_CPU_BF16";
 constexpr const char* kRowsInTurn = "FUSEWHEEL_CPU_ROWS_IN_TURN";
 constexpr const char* kOwnFloat32 = "FUSEWHEEL_CPU_OWN_FLOAT32";
 constexpr const char* kOwnBFloat16 = "FUSEWHEEL_CPU_OWN_BFLOAT16";
@@ -94,14 +95,16 @@ Choices choose() {
   const bool v4 = isa == IsaLevel::kV4;
   const bool has_vnni =
       v4 ? SUPPORTS("avx512vnni") : isa == IsaLevel::kV3 && SUPPORTS("avxvnni");
-  const bool has_amx = v4 && SUPPORTS("avx512bf16") && SUPPORTS("amx-tile") &&
-                       SUPPORTS("amx-bf16") && SUPPORTS("amx-int8");
+  const bool has_bf16 = v4 && SUPPORTS("avx512bf16");
+  const bool has_amx =
+      has_bf16 && SUPPORTS("amx-tile") && SUPPORTS("amx-bf16") && SUPPORTS("amx-int8");
   return {isa,
           flag(kVnni, has_vnni) && has_vnni,
           flag(kAmx, has_amx) && has_amx && may_use_tiles(),
+          flag(kBf16, is_amd()) && has_bf16,
           flag(kRowsInTurn, is_amd()),
           flag(kOwnFloat32, is_amd() && isa != IsaLevel::kBaseline),
-          flag(kOwnBFloat16, !(v4 && SUPPORTS("avx512bf16"))),
+          flag(kOwnBFloat16, !has_bf16),
           flag(kOwnFloat16, !(v4 && SUPPORTS("avx512fp16")))};
 }
 
@@ -112,6 +115,7 @@ std::string describe(const Choices& made) {
   };
   add(kVnni, made.vnni);
   add(kAmx, made.amx);
+  add(kBf16, made.bf16);
   add(kRowsInTurn, made.rows_in_turn);
   add(kOwnFloat32, made.own_float32);
   add(kOwnBFloat16, made.own_bfloat16);

@@ -16,6 +16,10 @@ struct Choices {
   // FUSEWHEEL_CPU_AMX=0 or 1: whether attention in bfloat16 and products of int8 use AMX, at level v4.
   // 1 is ignored where the processor has none, or the system does not allow it.
   bool amx;
+  // FUSEWHEEL_CPU_BF16=0 or 1: whether attention in bfloat16 multiplies by AVX512_BF16, at level v4, where
+  // it does not by AMX. AMD's processors multiply twice as fast by it as in float32; of Intel's that
+  // have no AMX none was measured. 1 is ignored where the processor has none.
+  bool bf16;
   // FUSEWHEEL_CPU_ROWS_IN_TURN=0 or 1: whether one row of activations reads the rows of a weight one
   // after another, as AMD's processors read memory fastest. Intel's are faster with several rows
   // side by side.

@@ -1,4 +1,4 @@
-// Products of bfloat16 by AMX.
+// Products of bfloat16 by AMX, or by AVX512_BF16 with the same neighbours side by side in memory.
 //
 // A tile is 16 rows of 64 bytes. One instruction adds to 16 x 16 sums in float32 the products of 16 x 32
 // numbers a, row by row, with 32 x 16 numbers b, of which two neighbours of a column lie side by side.
@@ -16,14 +16,15 @@ constexpr bool kHasAmx = false;
 #endif
 
 // Whether attention of this shape is computed by the tasks below.
-FUSEWHEEL_INLINE bool uses_amx(const AttentionShape& shape) {
-  return kHasAmx && shape.dtype == Dtype::kBFloat16 && choices().amx;
+FUSEWHEEL_INLINE bool multiplies_bfloat16(const AttentionShape& shape) {
+  return kHasAmx && shape.dtype == Dtype::kBFloat16 && (choices().amx || choices().bf16);
 }
 
-AttentionPlan amx_attention_plan(const AttentionShape& shape);
-void amx_attention_task(const AttentionArgs& args, int64_t index, void* scratch);
-AttentionPlan amx_attention_backward_plan(const AttentionShape& shape);
-void amx_attention_backward_task(const AttentionBackwardTasks& args, int64_t index, void* scratch);
+AttentionPlan bfloat16_attention_plan(const AttentionShape& shape);
+void bfloat16_attention_task(const AttentionArgs& args, int64_t index, void* scratch);
+AttentionPlan bfloat16_attention_backward_plan(const AttentionShape& shape);
+void bfloat16_attention_backward_task(const AttentionBackwardTasks& args, int64_t index,
+                                      void* scratch);
 
 #if defined(__AVX512F__)
 
@@ -86,9 +87,9 @@ FUSEWHEEL_AMX_INLINE void amx_block(const BFloat16* a, int64_t a_stride, Columns
 }
 
 // c = a * b, or c += a * b, for a multiple of 16 rows and of 32 columns.
-FUSEWHEEL_AMX_INLINE void amx_product(const BFloat16* a, int64_t a_stride, int64_t rows, Columns b,
-                                      int64_t columns, int64_t depth, float* c, int64_t c_stride,
-                                      bool accumulate) {
+FUSEWHEEL_AMX inline __attribute__((noinline)) void amx_product(
+    const BFloat16* a, int64_t a_stride, int64_t rows, Columns b, int64_t columns, int64_t depth,
+    float* c, int64_t c_stride, bool accumulate) {
   const int64_t steps = depth / kStep;
   for (int64_t j = 0; j < columns; j += kPair) {
     const Columns own = b.at(j, 0);
@@ -102,6 +103,59 @@ FUSEWHEEL_AMX_INLINE void amx_product(const BFloat16* a, int64_t a_stride, int64
                    accumulate);
     }
   }
+}
+
+// Two sums for each of some rows: what AVX512_BF16 adds to 32 columns. Two neighbours of a row are
+// multiplied by a row of two neighbours of sixteen columns.
+template <int rows>
+FUSEWHEEL_AMX_INLINE void dot_block(const BFloat16* a, int64_t a_stride, Columns b, int64_t depth,
+                                    float* c, int64_t c_stride, bool accumulate) {
+  __m512 sums[rows][2];
+#pragma GCC unroll 8
+  for (int i = 0; i < rows; ++i) {
+    for (int j = 0; j < 2; ++j) {
+      sums[i][j] = accumulate ? _mm512_loadu_ps(c + i * c_stride + j * kTile) : __m512{};
+    }
+  }
+  for (int64_t k = 0; k < depth; k += 2) {
+    const auto left = bit_cast<__m512bh>(_mm512_loadu_si512(b.data + k * kTile));
+    const auto right = bit_cast<__m512bh>(_mm512_loadu_si512(b.data + b.tile + k * kTile));
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; ++i) {
+      int pair;
+      __builtin_memcpy(&pair, a + i * a_stride + k, sizeof(pair));
+      const auto factor = bit_cast<__m512bh>(_mm512_set1_epi32(pair));
+      sums[i][0] = _mm512_dpbf16_ps(sums[i][0], factor, left);
+      sums[i][1] = _mm512_dpbf16_ps(sums[i][1], factor, right);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < rows; ++i) {
+    for (int j = 0; j < 2; ++j) {
+      _mm512_storeu_ps(c + i * c_stride + j * kTile, sums[i][j]);
+    }
+  }
+}
+
+// As amx_product.
+FUSEWHEEL_AMX inline __attribute__((noinline)) void dot_product(
+    const BFloat16* a, int64_t a_stride, int64_t rows, Columns b, int64_t columns, int64_t depth,
+    float* c, int64_t c_stride, bool accumulate) {
+  constexpr int kBlockRows = 8;
+  for (int64_t j = 0; j < columns; j += kPair) {
+    for (int64_t i = 0; i < rows; i += kBlockRows) {
+      dot_block<kBlockRows>(a + i * a_stride, a_stride, b.at(j, 0), depth, c + i * c_stride + j,
+                            c_stride, accumulate);
+    }
+  }
+}
+
+// By the instructions that the processor has.
+FUSEWHEEL_AMX_INLINE void product(const BFloat16* a, int64_t a_stride, int64_t rows, Columns b,
+                                  int64_t columns, int64_t depth, float* c, int64_t c_stride,
+                                  bool accumulate) {
+  const auto multiply = choices().amx ? amx_product : dot_product;
+  multiply(a, a_stride, rows, b, columns, depth, c, c_stride, accumulate);
 }
 
 // Thirty-two numbers rounded to bfloat16, those of `low` first.

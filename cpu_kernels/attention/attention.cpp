@@ -190,8 +190,8 @@ AttentionPlan plan(const AttentionShape& shape) {
 
 AttentionPlan attention_plan(const AttentionShape& shape) {
   if constexpr (kHasAmx) {
-    if (uses_amx(shape)) {
-      return amx_attention_plan(shape);
+    if (multiplies_bfloat16(shape)) {
+      return bfloat16_attention_plan(shape);
     }
   }
   return shape.dtype == Dtype::kFloat64 ? plan<double>(shape) : plan<float>(shape);
@@ -199,8 +199,8 @@ AttentionPlan attention_plan(const AttentionShape& shape) {
 
 void attention_task(const AttentionArgs& args, int64_t index, void* scratch) {
   if constexpr (kHasAmx) {
-    if (uses_amx(args.shape)) {
-      return amx_attention_task(args, index, scratch);
+    if (multiplies_bfloat16(args.shape)) {
+      return bfloat16_attention_task(args, index, scratch);
     }
   }
   return args.shape.dtype == Dtype::kFloat64 ? attend<double>(args, index, scratch)

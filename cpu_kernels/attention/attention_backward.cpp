@@ -204,8 +204,8 @@ void backward(const AttentionBackwardTasks& args, int64_t index, void* memory) {
 
 AttentionPlan attention_backward_plan(const AttentionShape& shape) {
   if constexpr (kHasAmx) {
-    if (uses_amx(shape)) {
-      return amx_attention_backward_plan(shape);
+    if (multiplies_bfloat16(shape)) {
+      return bfloat16_attention_backward_plan(shape);
     }
   }
   Scratch counter(nullptr);
@@ -215,8 +215,8 @@ AttentionPlan attention_backward_plan(const AttentionShape& shape) {
 
 void attention_backward_task(const AttentionBackwardTasks& args, int64_t index, void* scratch) {
   if constexpr (kHasAmx) {
-    if (uses_amx(args.forward.shape)) {
-      return amx_attention_backward_task(args, index, scratch);
+    if (multiplies_bfloat16(args.forward.shape)) {
+      return bfloat16_attention_backward_task(args, index, scratch);
     }
   }
   return args.forward.shape.dtype == Dtype::kFloat64 ? backward<double>(args, index, scratch)

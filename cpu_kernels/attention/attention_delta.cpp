@@ -6,6 +6,33 @@
 namespace fusewheel::FUSEWHEEL_ISA {
 namespace {
 
+// How the product that makes the gradients of shares sums the elements of a row.
+enum class Sums {
+  kInTurn,   // one after another, kTileDepth of them at a time
+  kEvenOdd,  // those of even and of odd number, and both together every 32 elements: AMX
+  kPairs,    // two by two: AVX512_BF16
+};
+
+Sums sums_in(const AttentionShape& shape) {
+  return !multiplies_bfloat16(shape) ? Sums::kInTurn : choices().amx ? Sums::kEvenOdd : Sums::kPairs;
+}
+
+#if defined(__AVX512F__)
+// Adds the products of `columns` columns; in each lane is a row.
+FUSEWHEEL_AMX Vec<float> add_pairs(Vec<float> sum, const Vec<float>* a, const Vec<float>* b,
+                                   int64_t columns) {
+  const auto pair = [](const Vec<float>* of) {
+    return bit_cast<__m512bh>(bit_cast<Bits>(of[0]) >> 16 | (bit_cast<Bits>(of[1]) & 0xffff0000));
+  };
+  for (int64_t i = 0; i < columns; i += 2) {
+    sum = bit_cast<Vec<float>>(_mm512_dpbf16_ps(bit_cast<__m512>(sum), pair(a + i), pair(b + i)));
+  }
+  return sum;
+}
+#else
+Vec<float> add_pairs(Vec<float> sum, const Vec<float>*, const Vec<float>*, int64_t) { return sum; }
+#endif
+
 // kLanes rows at a time, each summed in the order of the product that makes the gradients of shares:
 // with a single key, whose value is the result, the gradient of its score is exactly 0.
 template <typename A>
@@ -13,9 +40,8 @@ void delta(const AttentionBackwardArgs& args, int64_t begin, int64_t end) {
   constexpr int lanes = kLanes<A>;
   const auto& shape = args.forward.shape;
   const int64_t across = blocks_of(shape.queries, lanes);
-  // `tile` sums one element after another. AMX sums those of even and of odd number, and adds both.
-  const bool pairs = uses_amx(shape);
-  const int64_t depth = pairs ? 2 * lanes : kTileDepth;
+  const Sums how = sums_in(shape);
+  const int64_t depth = how == Sums::kEvenOdd ? 2 * lanes : kTileDepth;
   for (int64_t index = begin * across; index < end * across; ++index) {
     const int64_t batch = index / across / shape.heads;
     const int64_t head = index / across % shape.heads;
@@ -39,10 +65,16 @@ void delta(const AttentionBackwardArgs& args, int64_t begin, int64_t end) {
         });
         transpose<A>(values[which]);
       }
+      if constexpr (sizeof(A) == sizeof(float)) {
+        if (how == Sums::kPairs) {
+          total = add_pairs(total, values[0], values[1], columns);
+          continue;
+        }
+      }
       for (int64_t column = 0; column < columns; column += 2) {
         // Lanes past the last column are zeros.
         sums[0] += values[0][column] * values[1][column];
-        Vec<A>& sum = pairs ? sums[1] : sums[0];
+        Vec<A>& sum = how == Sums::kEvenOdd ? sums[1] : sums[0];
         sum += values[0][column + 1] * values[1][column + 1];
       }
       if ((j + lanes) % depth == 0 || j + lanes >= shape.value_size) {

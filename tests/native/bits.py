@@ -27,8 +27,8 @@ def main() -> None:
     show("VNNI", fusewheel.linear_int8(x, codes, scales, dynamic=True))
     q, k, v = (torch.randn(1, 2, 70, 40).bfloat16().requires_grad_() for _ in range(3))
     out = fusewheel.attention(q, k, v, causal=True)
-    show("AMX", out)
-    show("AMX_BACKWARD", *torch.autograd.grad(out.sum(), (q, k, v)))
+    show("ATTENTION", out)
+    show("ATTENTION_BACKWARD", *torch.autograd.grad(out.sum(), (q, k, v)))
     target = torch.randint(0, 300, (40,))
     for name, dtype in DTYPES.items():
         leaves = [torch.randn(n, 500).to(dtype).requires_grad_() for n in (40, 300)]

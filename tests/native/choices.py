@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 
-LEVEL, VNNI, AMX = "FUSEWHEEL_CPU_ISA", "FUSEWHEEL_CPU_VNNI", "FUSEWHEEL_CPU_AMX"
+LEVEL, VNNI = "FUSEWHEEL_CPU_ISA", "FUSEWHEEL_CPU_VNNI"
+AMX, BF16 = "FUSEWHEEL_CPU_AMX", "FUSEWHEEL_CPU_BF16"
 
 
 def without(*names: str) -> dict[str, str]:

@@ -10,12 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .choices import AMX, LEVEL, VNNI, made, without
+from .choices import AMX, BF16, LEVEL, VNNI, made, without
 
 LEVELS = ("baseline", "v3", "v4")
 OWN = ("OWN_FLOAT32", "OWN_BFLOAT16", "OWN_FLOAT16")
 LINEAR = {"LINEAR_BFLOAT16", "LINEAR_FLOAT16"}
-SWITCHES = (*OWN, "ROWS_IN_TURN", "VNNI", "AMX")
+SWITCHES = (*OWN, "ROWS_IN_TURN", "VNNI", "AMX", "BF16")
 
 
 @functools.cache
@@ -47,9 +47,10 @@ def test_each_switch_changes_the_bits():
         off, on = bits(level, "0"), bits(level, "1")
         # At v4 a row is summed in the same order beside others as alone.
         expected = {*OWN} if level == "v4" else {*OWN, "ROWS_IN_TURN"}
-        if made(without() | {LEVEL: level})[AMX] == "1":
-            expected |= {"AMX", "AMX_BACKWARD"}
-        if made(without() | {LEVEL: level})[VNNI] == "1":
+        asked = made(without() | dict.fromkeys((AMX, BF16, VNNI), "1") | {LEVEL: level})
+        if "1" in (asked[AMX], asked[BF16]):
+            expected |= {"ATTENTION", "ATTENTION_BACKWARD"}
+        if asked[VNNI] == "1":
             expected |= {"VNNI"}
         changed = {name for name in off if off[name] != on[name]}
         assert changed - LINEAR == expected, level

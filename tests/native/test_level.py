@@ -8,13 +8,13 @@ import sys
 
 import fusewheel_cpu
 
-from .choices import AMX, LEVEL, VNNI, made, without
+from .choices import AMX, BF16, LEVEL, VNNI, made, without
 
 
 def test_what_is_asked_for_is_in_force():
     asked = {name: os.environ[name] for name in fusewheel_cpu.choices() if name in os.environ}
     # A processor may have less than what is asked for; "baseline" < "v3" < "v4".
-    for name in (LEVEL, VNNI, AMX):
+    for name in (LEVEL, VNNI, AMX, BF16):
         if name in asked:
             asked[name] = min(asked[name], made(without(name))[name])
     in_force = fusewheel_cpu.choices()

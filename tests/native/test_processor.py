@@ -110,10 +110,10 @@ DEFAULTS = {
     "amd, v4": (
         "v4",
         "amd",
-        {"VNNI": "1", "AMX": "1", "ROWS_IN_TURN": "1", "OWN_FLOAT32": "1"},
+        {"VNNI": "1", "AMX": "1", "BF16": "1", "ROWS_IN_TURN": "1", "OWN_FLOAT32": "1"},
     ),
 }
-SWITCHES = ("VNNI", "AMX", "ROWS_IN_TURN", "OWN_FLOAT32", "OWN_BFLOAT16", "OWN_FLOAT16")
+SWITCHES = ("VNNI", "AMX", "BF16", "ROWS_IN_TURN", "OWN_FLOAT32", "OWN_BFLOAT16", "OWN_FLOAT16")
 
 
 @pytest.mark.parametrize("case", DEFAULTS)
@@ -142,8 +142,10 @@ def test_what_is_printed_makes_the_same_choices_again(choose: Choose):
 def test_an_instruction_that_is_not_there_is_not_used(choose: Choose):
     for level in ("x86-64-v3", "x86-64-v4"):
         assert choose(features(level), VNNI="1")["VNNI"] == "0"
-    held = choose(features("x86-64-v4") | set(V4), ISA="v3", VNNI="1", AMX="1")
-    assert (held["VNNI"], held["AMX"]) == ("0", "0")
+    held = choose(features("x86-64-v4") | set(V4), ISA="v3", VNNI="1", AMX="1", BF16="1")
+    assert (held["VNNI"], held["AMX"], held["BF16"]) == ("0", "0", "0")
+    without = features("x86-64-v4") | set(V4) - {"avx512bf16"}
+    assert choose(without, "amd", BF16="1")["BF16"] == "0"
 
 
 def test_each_level_has_a_vnni_of_its_own(choose: Choose):

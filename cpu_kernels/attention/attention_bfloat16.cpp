@@ -1,4 +1,4 @@
-// Attention in bfloat16 by AMX. What a task is, and the order of the sums, is as in attention.cpp; the
+// Attention in bfloat16 by its own products. What a task is, and the order of the sums, is as in attention.cpp; the
 // shares of the keys are rounded to bfloat16 before they meet the values.
 
 #include "amx_pack.h"
@@ -148,7 +148,6 @@ FUSEWHEEL_AMX void attend(const AttentionArgs& args, int64_t index, void* memory
   const Division division(shape, kSomeRows);
   Scratch scratch(memory);
   Task task(shape, division, scratch);
-  const Tiles tiles;
   const Exponent exponent(args);
   const Place place(shape, division, index);
   const int64_t batch = place.batch, first_head = place.first_head, heads = place.heads;
@@ -195,7 +194,7 @@ FUSEWHEEL_AMX void attend(const AttentionArgs& args, int64_t index, void* memory
       const int64_t tile_rows = up_to_multiple(some, kTile);
       const Columns columns{task.k, depth * kTile};
       const Columns values{task.v, whole_keys * kTile};
-      amx_product(task.q + row * task.q_stride, task.q_stride, tile_rows, columns.at(begin, 0),
+      product(task.q + row * task.q_stride, task.q_stride, tile_rows, columns.at(begin, 0),
                   end - begin, depth, task.scores + begin, kFloats, false);
       const bool plain = met.whole && !met.biased && finite && !exponent.natural;
       for (int64_t i = 0; !plain && i < some; ++i) {
@@ -210,7 +209,7 @@ FUSEWHEEL_AMX void attend(const AttentionArgs& args, int64_t index, void* memory
       float* sums = task.sums + row * task.sum_stride;
       powers(task.scores, some, begin, end, exponent.factor,
              {task.peak + row, task.total + row, sums, task.sum_stride}, task.shares);
-      amx_product(task.shares + begin, kShares, tile_rows, values.at(0, begin), task.v_size,
+      product(task.shares + begin, kShares, tile_rows, values.at(0, begin), task.v_size,
                   end - begin, sums, task.sum_stride, true);
     }
   }
@@ -240,14 +239,19 @@ FUSEWHEEL_AMX void attend(const AttentionArgs& args, int64_t index, void* memory
 
 }  // namespace
 
-AttentionPlan amx_attention_plan(const AttentionShape& shape) {
+AttentionPlan bfloat16_attention_plan(const AttentionShape& shape) {
   const Division division(shape, kSomeRows);
   Scratch counter(nullptr);
   const Task task(shape, division, counter);
   return {division.tasks(shape), counter.bytes()};
 }
 
-void amx_attention_task(const AttentionArgs& args, int64_t index, void* scratch) {
+FUSEWHEEL_AMX void bfloat16_attention_task(const AttentionArgs& args, int64_t index,
+                                           void* scratch) {
+  if (choices().amx) {
+    const Tiles tiles;
+    return attend(args, index, scratch);
+  }
   attend(args, index, scratch);
 }
 

@@ -1,4 +1,4 @@
-// Gradients of attention in bfloat16 by AMX. What a task is, and the order of the sums, is as in
+// Gradients of attention in bfloat16 by its own products. What a task is, and the order of the sums, is as in
 // attention_backward.cpp; shares and slopes are rounded to bfloat16 before they are multiplied.
 //
 // The gradients of keys and values are summed as [element, key]: then shares and slopes, of which a
@@ -98,9 +98,9 @@ FUSEWHEEL_AMX void differentiate_step(const AttentionBackwardArgs& args, const T
   const auto& shape = forward.shape;
   const int64_t begin = step.met.begin;
   const int64_t end = step.met.end;
-  amx_product(task.q + step.first * task.q_stride, task.q_stride, kStep, task.keys().at(begin, 0),
+  product(task.q + step.first * task.q_stride, task.q_stride, kStep, task.keys().at(begin, 0),
               end - begin, task.q_size, task.scores + begin, task.score_stride, false);
-  amx_product(task.grad + step.first * task.v_stride, task.v_stride, kStep,
+  product(task.grad + step.first * task.v_stride, task.v_stride, kStep,
               task.values().at(begin, 0), end - begin, task.v_size, task.grad_shares + begin,
               task.score_stride, false);
   const int64_t first = query + step.first;
@@ -175,7 +175,7 @@ FUSEWHEEL_AMX bool meet(const AttentionBackwardArgs& args, const Task& task,
       continue;
     }
     differentiate_step(args, task, exponent, batch, head, key, first, steps[s]);
-    amx_product(task.made.rows + from * task.made.stride + met.begin, task.made.stride, kStep,
+    product(task.made.rows + from * task.made.stride + met.begin, task.made.stride, kStep,
                 task.elements().at(0, met.begin), task.q_size, met.end - met.begin, grad_q,
                 task.sum_stride, false);
   }
@@ -190,10 +190,10 @@ FUSEWHEEL_AMX bool meet(const AttentionBackwardArgs& args, const Task& task,
       }
       const int64_t depth = s * kStep - low;
       if (depth > 0) {
-        amx_product(task.grad_turned + low, kTurned, task.v_size,
+        product(task.grad_turned + low, kTurned, task.v_size,
                     task.made.share_columns().at(column, low), kPair, depth,
                     task.grad_v + column, task.score_stride, true);
-        amx_product(task.q_turned + low, kTurned, task.q_size,
+        product(task.q_turned + low, kTurned, task.q_size,
                     task.made.slope_columns().at(column, low), kPair, depth,
                     task.grad_k + column, task.score_stride, true);
       }
@@ -207,7 +207,6 @@ FUSEWHEEL_AMX void backward(const AttentionBackwardTasks& args, int64_t index, v
   const auto& shape = forward.shape;
   Scratch scratch(memory);
   Task task(shape, scratch);
-  const Tiles tiles;
   const Exponent exponent(forward);
   const Order order(shape, task.block, kSomeQueries);
   const KeyBlock own(shape, order, index);
@@ -255,13 +254,18 @@ FUSEWHEEL_AMX void backward(const AttentionBackwardTasks& args, int64_t index, v
 
 }  // namespace
 
-AttentionPlan amx_attention_backward_plan(const AttentionShape& shape) {
+AttentionPlan bfloat16_attention_backward_plan(const AttentionShape& shape) {
   Scratch counter(nullptr);
   const Task task(shape, counter);
   return Order(shape, task.block, kSomeQueries).plan(counter.bytes());
 }
 
-void amx_attention_backward_task(const AttentionBackwardTasks& args, int64_t index, void* scratch) {
+FUSEWHEEL_AMX void bfloat16_attention_backward_task(const AttentionBackwardTasks& args,
+                                                    int64_t index, void* scratch) {
+  if (choices().amx) {
+    const Tiles tiles;
+    return backward(args, index, scratch);
+  }
   backward(args, index, scratch);
 }
 
