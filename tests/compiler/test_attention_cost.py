@@ -19,6 +19,12 @@ TOKENS = (2, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513, 2047, 2048
 Pays = Callable[[int], bool]
 
 
+@pytest.fixture(autouse=True)
+def _maker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of the table is for processors that are not AMD's."""
+    monkeypatch.setenv("FUSEWHEEL_COMPILER_MAKER", "GenuineIntel")
+
+
 def never(n: int) -> bool:
     return False
 
@@ -56,6 +62,22 @@ TABLE: list[tuple[tuple[int, int], bool, torch.dtype, tuple[bool, bool], Pays, P
     (WINDOW, True, BRAIN, AVX512, never, from_(64)),
     (ALL, True, BRAIN, AVX512, never, from_(64)),
 ]
+
+
+@pytest.mark.parametrize(("window", "masked"), [(ALL, False), (CAUSAL, False), (ALL, True)])
+@pytest.mark.parametrize("dtype", [FULL, HALF, BRAIN])
+@pytest.mark.parametrize("training", [False, True])
+def test_processors_of_amd(
+    monkeypatch: pytest.MonkeyPatch,
+    window: tuple[int, int],
+    masked: bool,
+    dtype: torch.dtype,
+    training: bool,
+) -> None:
+    monkeypatch.setenv("FUSEWHEEL_COMPILER_MAKER", "AuthenticAMD")
+    for n in TOKENS:
+        options = {"training": training, "masked": masked, "materialised": False}
+        assert (cost.loss(n, n, window, dtype, **options) is None) == (n >= 64), n
 
 
 @pytest.mark.parametrize(("window", "masked", "dtype", "has", "forward", "training"), TABLE)

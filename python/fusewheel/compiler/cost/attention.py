@@ -1,8 +1,8 @@
 """Whether `fusewheel.attention` is faster than PyTorch's attention on a CPU.
 
-The numbers are tokens: the smaller of the numbers of queries and keys. They were measured on an
-Intel Xeon with AVX-512 and AMX, with one thread and two: as it is, without AMX, and held to AVX2.
-docs/compiler.md has the table.
+The numbers are tokens: the smaller of the numbers of queries and keys. They were measured with one
+thread and two: on an Intel Xeon with AVX-512 and AMX as it is, without AMX, and held to AVX2; on an
+AMD EPYC with AVX-512 as it is, and held to AVX2. docs/compiler.md has the table.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ _LEAST = 128
 _MASKED = 512
 # * than PyTorch's backward in half precision.
 _HALF_TRAINING = 64
+# On AMD's processors than PyTorch's kernel, whatever the mask and the dtype, in both directions.
+_AMD = 64
 # Without AMX, PyTorch's bfloat16 is slower only than a window of so small a part of so many keys.
 _WINDOW_PART, _WINDOW_KEYS = 8, 1024
 _NEVER = math.inf
@@ -74,6 +76,8 @@ def _least(
     """The smallest number of tokens for which the operator is faster."""
     if materialised:
         return _MATERIALISED
+    if processor.maker() == processor.AMD:
+        return _AMD
     half, hides = dtype != torch.float32, max(window) >= 0
     if training and half:
         return _HALF_TRAINING

@@ -15,6 +15,9 @@ import torch
 
 from fusewheel.compiler.cost import overrides
 
+AMD = "AuthenticAMD"
+"""What `maker` returns for a processor of AMD."""
+
 
 def facts() -> tuple[bool, bool, str, bool]:
     """All facts of this module: whether there is AVX-512, and AMX, the maker, whether there is MKL.

@@ -13,7 +13,6 @@ from fusewheel.compiler.ir.metadata import dtype_of, requires_grad, shape_of, te
 from fusewheel.compiler.ir.pattern import Builder, Context, Match, Pattern, require
 
 _HALF = frozenset({torch.bfloat16, torch.float16})
-_AMD = "AuthenticAMD"
 # With up to this number of rows and no gradient, MKL is slower on processors of all makers. So is
 # PyTorch's product in half precision where there is AMX.
 _FEW_ROWS = 4
@@ -51,7 +50,7 @@ def _is_slow_in_float32(node: Node, x: Node, weight: Node, dtypes: set[torch.dty
         return False
     trained = requires_grad(node)
     few = _is_few(x) and not trained
-    return few or (processor.maker() == _AMD and _is_many(_rows(x), trained))
+    return few or (processor.maker() == processor.AMD and _is_many(_rows(x), trained))
 
 
 def _is_few(x: Node) -> bool:
@@ -102,7 +101,7 @@ def _cost_in_float32(x: Node) -> str | None:
     if not processor.has_mkl():
         return "float32: only MKL was measured to be slower"
     # On AMD processors MKL uses one thread for one row.
-    if _rows(x) == 1 and processor.maker() != _AMD:
+    if _rows(x) == 1 and processor.maker() != processor.AMD:
         return "one row in float32: MKL was measured to be slower on AMD processors only"
     return None
 
