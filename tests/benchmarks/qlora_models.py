@@ -8,6 +8,7 @@ from typing import Any
 
 import fusewheel
 import torch
+from fusewheel._core.cache_argument import cache_argument
 from torch import Tensor, nn
 
 RANK = 8
@@ -84,7 +85,7 @@ def token(model: Any, ids: Tensor) -> Callable[[], Tensor]:
     @torch.no_grad()
     def run() -> Tensor:
         cache = DynamicCache()
-        logits: Tensor = model(input_ids=ids[:1, :1], past_key_values=cache).logits
+        logits: Tensor = model(input_ids=ids[:1, :1], **{cache_argument(): cache}).logits
         return logits
 
     return run

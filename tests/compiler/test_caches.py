@@ -9,6 +9,7 @@ import fusewheel
 import pytest
 import torch
 from compiler.test_models import SIZES, tokens
+from fusewheel._core.cache_argument import cache_argument
 from fusewheel.engine.growing import append
 from nightly import NIGHTLY
 from oracle import assert_program_as_good_as_eager
@@ -128,7 +129,7 @@ def test_assisted(llama: Any) -> None:
 
 def _logits(model: Any, ids: torch.Tensor, cache: Any) -> torch.Tensor:
     with torch.no_grad():
-        found: torch.Tensor = model(ids, past_key_values=cache).logits
+        found: torch.Tensor = model(ids, **{cache_argument(): cache}).logits
     return found
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from compiler.test_models import build, step, tokens
+from fusewheel._core.cache_argument import cache_argument
 from oracle import assert_step_as_good_as_eager
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -120,7 +121,7 @@ def _static(model: Any) -> Any:
     """With some tokens in it; how many, only the call knows."""
     cache = transformers.StaticCache(config=model.config, max_cache_len=24)
     with torch.no_grad():
-        model(input_ids=tokens(6), past_key_values=cache)
+        model(input_ids=tokens(6), **{cache_argument(): cache})
     return cache
 
 
@@ -134,7 +135,7 @@ OTHER: dict[str, tuple[str, dict[str, Any], str]] = {
         {"position_ids": torch.arange(16).remainder(6).expand(2, -1), "use_cache": False},
         "arbitrary",
     ),
-    "static_cache": ("Llama", {"past_key_values": _static, "use_cache": True}, "arbitrary"),
+    "static_cache": ("Llama", {cache_argument(): _static, "use_cache": True}, "arbitrary"),
 }
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from compiler.test_models import build, tokens
+from fusewheel._core.cache_argument import cache_argument
 from fusewheel.compiler.entry.dynamo import compile_graph
 from fusewheel.compiler.match.report import Recorder
 from nightly import NIGHTLY
@@ -71,7 +72,7 @@ def continued(model: Any, call: Any, ids: Tensor, cache: Any, **settings: Any) -
     found = []
     with torch.no_grad():
         for piece in (ids[:, :-3], ids[:, -3:-2], ids[:, -2:-1], ids[:, -1:]):
-            output = call(input_ids=piece.contiguous(), past_key_values=cache, **settings)
+            output = call(input_ids=piece.contiguous(), **{cache_argument(): cache}, **settings)
             found.append(output.logits)
     for layer in cache.layers:
         found += [layer.keys, layer.values]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from compiler.test_models import LOSS, MODELS, assert_same, build, settled, step, tokens
+from fusewheel._core.cache_argument import cache_argument
 from fusewheel.compiler.entry.dynamo import compile_graph
 from fusewheel.compiler.match.report import Recorder
 from transformers import StaticCache
@@ -68,7 +69,7 @@ def test_generation_with_a_static_cache() -> None:
         for run in (model, call):
             cache = StaticCache(config=model.config, max_cache_len=12)
             outputs = [
-                run(part, past_key_values=cache, use_cache=True).logits
+                run(part, **{cache_argument(): cache}, use_cache=True).logits
                 for part in (ids, ids[:, :1].clone(), ids[:, 1:2].clone())
             ]
             results.append({"logits": torch.cat(outputs, 1), "keys": cache.layers[1].keys})

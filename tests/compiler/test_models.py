@@ -9,6 +9,7 @@ from typing import Any
 import fusewheel
 import pytest
 import torch
+from fusewheel._core.cache_argument import cache_argument
 from fusewheel.compiler.entry.dynamo import compile_graph
 from fusewheel.compiler.match.report import Recorder
 from nightly import models_in_ways
@@ -218,8 +219,8 @@ def test_generation_with_a_cache() -> None:
         results = []
         for run, cache, logits in states:
             for inputs in (ids, ids[:, :1], ids[:, 1:2]):
-                output = run(inputs, past_key_values=cache, use_cache=True)
-                cache = output.past_key_values
+                output = run(inputs, **{cache_argument(): cache}, use_cache=True)
+                cache = output[cache_argument()]
                 logits.append(output.logits)
             results.append(torch.cat(logits, 1))
     assert_same({"x": results[1]}, {"x": results[0]}, 2e-5)

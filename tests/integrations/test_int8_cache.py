@@ -7,6 +7,7 @@ from typing import Any
 import fusewheel
 import pytest
 import torch
+from fusewheel._core.cache_argument import cache_argument
 from tiny_gguf import small_llama
 from torch import Tensor
 
@@ -42,7 +43,7 @@ def logits(model: Any, ids: Tensor, cache: Any) -> list[Tensor]:
     """Of a prompt, of two tokens one by one, and of several at once."""
     with torch.no_grad():
         pieces = ids.split([7, 1, 1, 5], 1)
-        return [model(piece, past_key_values=cache).logits for piece in pieces]
+        return [model(piece, **{cache_argument(): cache}).logits for piece in pieces]
 
 
 def test_it_computes_with_rounded_keys_and_values(model: Any) -> None:
@@ -60,16 +61,16 @@ def test_it_grows_and_is_cut(model: Any) -> None:
     ids = torch.randint(97, (1, 300)) % 97
     cache = fusewheel.transformers.int8_cache(model.config)
     with torch.no_grad():
-        model(ids[:, :4], past_key_values=cache)
+        model(ids[:, :4], **{cache_argument(): cache})
         for start in range(4, 64, 20):
-            model(ids[:, start : start + 20], past_key_values=cache)
+            model(ids[:, start : start + 20], **{cache_argument(): cache})
         cache.crop(-24)
-        got = model(ids[:, 40:41], past_key_values=cache).logits
+        got = model(ids[:, 40:41], **{cache_argument(): cache}).logits
         again = fusewheel.transformers.int8_cache(model.config)
-        model(ids[:, :4], past_key_values=again)
+        model(ids[:, :4], **{cache_argument(): again})
         for start in range(4, 40, 20):
-            model(ids[:, start : min(start + 20, 40)], past_key_values=again)
-        torch.testing.assert_close(got, model(ids[:, 40:41], past_key_values=again).logits)
+            model(ids[:, start : min(start + 20, 40)], **{cache_argument(): again})
+        torch.testing.assert_close(got, model(ids[:, 40:41], **{cache_argument(): again}).logits)
 
 
 def test_generation_and_beams(model: Any) -> None:
@@ -78,8 +79,8 @@ def test_generation_and_beams(model: Any) -> None:
         options = {"max_new_tokens": 8, "do_sample": False, "num_beams": beams}
         cache = fusewheel.transformers.int8_cache(model.config)
         other = transformers.Cache(layer_class_to_replicate=Rounded)
-        got = model.generate(ids, past_key_values=cache, **options)
-        assert torch.equal(got, model.generate(ids, past_key_values=other, **options))
+        got = model.generate(ids, **{cache_argument(): cache}, **options)
+        assert torch.equal(got, model.generate(ids, **{cache_argument(): other}, **options))
 
 
 def test_what_is_refused(model: Any) -> None:
@@ -89,7 +90,7 @@ def test_what_is_refused(model: Any) -> None:
     ids, mask = torch.ones(2, 3, dtype=torch.long), torch.tensor([[0, 1, 1], [1, 1, 1]])
     cache = fusewheel.transformers.int8_cache(model.config)
     with torch.no_grad(), pytest.raises(ValueError, match="no padding, bias or dropout"):
-        model.generate(ids, attention_mask=mask, past_key_values=cache, max_new_tokens=3)
+        model.generate(ids, attention_mask=mask, **{cache_argument(): cache}, max_new_tokens=3)
 
 
 def test_zeros_stay_zeros() -> None:

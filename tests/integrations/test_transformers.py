@@ -9,6 +9,7 @@ from typing import Any
 import fusewheel
 import pytest
 import torch
+from fusewheel._core.cache_argument import cache_argument
 from fusewheel.transformers._packed import restarts
 from integrations.tiny_models import (
     MODELS,
@@ -77,7 +78,8 @@ def test_a_prompt_in_two_parts(name: str, cache: str) -> None:
         past = getattr(transformers, cache)(config=model.config, **options)
         with torch.no_grad():
             parts = [
-                model(input_ids=part, past_key_values=past).logits for part in ids.split((8, 7), 1)
+                model(input_ids=part, **{cache_argument(): past}).logits
+                for part in ids.split((8, 7), 1)
             ]
         return torch.cat(parts, 1)
 

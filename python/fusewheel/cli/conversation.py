@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from fusewheel._core.cache_argument import cache_argument
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -138,7 +140,7 @@ class Conversation:
         found = self._model.generate(
             input_ids=given,
             attention_mask=torch.ones_like(given),
-            past_key_values=self._cache,
+            **{cache_argument(): self._cache},
             max_new_tokens=room,
             streamer=streamer,
             **self._options,

@@ -17,7 +17,6 @@ from fusewheel.jit.graph.passes import TorchScript, frozen, graph_of
 from fusewheel.jit.guarded import guarded
 from fusewheel.jit.inputs import Assumptions, UnsupportedInput
 from fusewheel.jit.lower import NotLowered, lower
-from fusewheel.jit.programs import insert_programs
 from fusewheel.jit.result import Lowered
 from fusewheel.jit.static import StaticModel
 from fusewheel.jit.support import require_torchscript
@@ -129,7 +128,7 @@ def lowered(module: Any, example_inputs: Any = None, *, programs: bool = False) 
         values = [..., *assumptions.values]
         graph = graph_of(fused)
         report = lower(graph, assumptions, values)
-        made = insert_programs(graph, assumptions, values) if programs else []
+        made = _with_programs(graph, assumptions, values) if programs else []
         if not report.count() and not any(part.lowered for part in made):
             return Lowered(original, original, arguments, assumptions, report=report)
         result = guarded(fused, original, arguments, assumptions)
@@ -143,6 +142,12 @@ def lowered(module: Any, example_inputs: Any = None, *, programs: bool = False) 
         return _unchanged(original, arguments, f"the rewrite failed: {error}", failed=True)
     _log.info("%s", report)
     return Lowered(result, original, arguments, assumptions, fused, report)
+
+
+def _with_programs(graph: jit.Graph, assumptions: Assumptions, values: Sequence[Any]) -> list[Any]:
+    from fusewheel.jit.programs import insert_programs  # loads what writes programs
+
+    return insert_programs(graph, assumptions, values)
 
 
 def _unchanged(

@@ -35,7 +35,7 @@ def int8_cache(config: Any) -> Any:
         config: of the model.
 
     Returns:
-        a `Cache` of transformers, for `generate(past_key_values=...)`.
+        a `Cache` of transformers, for `generate(cache=...)`.
 
     Raises:
         ImportError: transformers is not installed.

@@ -16,7 +16,6 @@ from fusewheel.compiler.entry.dynamo import Compiled, can_lower, rewrite_and_cho
 from fusewheel.compiler.entry.export import explain_program
 from fusewheel.compiler.ir.pattern import Context
 from fusewheel.compiler.ir.recording import records_gradients
-from fusewheel.compiler.lower.engine import programs_of
 from fusewheel.compiler.match.report import GraphBreak, ProgramPart, Recorder, Report
 
 _calls = itertools.count()
@@ -77,6 +76,8 @@ def explain(model: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Report:
 
 
 def _note_programs(gm: GraphModule, recorder: Recorder) -> None:
+    from fusewheel.compiler.lower.engine import programs_of
+
     for part in programs_of(Context(gm.graph)):
         begin, end = part.begin, part.end
         recorder.program(

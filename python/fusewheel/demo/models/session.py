@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fusewheel._core.cache_argument import cache_argument
 from fusewheel._torch.dynamo import counters
 from fusewheel.demo import machine, memory
 from fusewheel.demo.models.weights import BUNDLE_FILE
@@ -192,7 +193,7 @@ class Session:
         output = self._call(
             input_ids=ids,
             position_ids=positions,
-            past_key_values=self._cache,
+            **{cache_argument(): self._cache},
             use_cache=True,
             logits_to_keep=1,
         )
