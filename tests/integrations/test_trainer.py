@@ -1,4 +1,4 @@
-"""The Trainer of transformers with `torch_compile_backend="fusewheel"`."""
+"""The Trainers of transformers and of TRL with `torch_compile_backend="fusewheel"`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tiny_gguf import small_llama
 from torch._dynamo.utils import counters
 
 transformers = pytest.importorskip("transformers")
+tokenizers = pytest.importorskip("tokenizers")
 pytest.importorskip("accelerate")
 
 
@@ -34,19 +35,46 @@ def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.compiler.reset()
 
 
-def trained(folder: Path, **arguments: Any) -> Any:
-    """The weights after two steps."""
-    torch.manual_seed(0)
-    ids = torch.randint(97, (4, 16)).tolist()
-    data = [{"input_ids": row, "labels": row} for row in ids]
-    settings = transformers.TrainingArguments(
+def common(folder: Path) -> dict[str, Any]:
+    """Arguments of two steps on a CPU."""
+    return {
         **{"output_dir": str(folder), "max_steps": 2, "per_device_train_batch_size": 2},
         **{"use_cpu": True, "save_strategy": "no", "report_to": "none", "disable_tqdm": True},
-        **arguments,
-    )
+    }
+
+
+def rows() -> list[dict[str, list[int]]]:
+    """What the model is trained on."""
+    torch.manual_seed(0)
+    ids = torch.randint(2, 97, (4, 16)).tolist()
+    return [{"input_ids": row, "labels": row} for row in ids]
+
+
+def trained(folder: Path, **arguments: Any) -> Any:
+    """The weights after two steps."""
+    data = rows()
+    settings = transformers.TrainingArguments(**common(folder), **arguments)
     model = small_llama(layers=1)
     trainer = transformers.Trainer(model, settings, train_dataset=data)
     trainer.train()
+    return model.state_dict()
+
+
+def trained_by_trl(folder: Path, **arguments: Any) -> Any:
+    """The weights after two steps of its Trainer for supervised fine-tuning."""
+    import datasets
+    import trl
+
+    data = datasets.Dataset.from_list(rows())
+    settings = trl.SFTConfig(**common(folder), bf16=False, **arguments)
+    model, tokenizer = (
+        small_llama(layers=1),
+        transformers.PreTrainedTokenizerFast(
+            tokenizer_object=tokenizers.Tokenizer(tokenizers.models.BPE()),
+            **{"eos_token": "<e>", "pad_token": "<p>"},
+        ),
+    )
+    trl.SFTTrainer(model, settings, train_dataset=data, processing_class=tokenizer).train()
     return model.state_dict()
 
 
@@ -60,6 +88,22 @@ def test_a_trainer_compiles_with_the_backend(
     counters.clear()
     got = trained(tmp_path, torch_compile_backend="fusewheel")
     assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"]
+    found = counters["fusewheel"]
+    assert found["rms_norm"] + found["add_rms_norm"] == 3
+    for name, weight in expected.items():
+        torch.testing.assert_close(got[name], weight, msg=name)
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("default")  # of TRL itself, and of what it imports
+def test_a_trainer_of_trl_compiles_with_the_backend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("trl")
+    monkeypatch.setattr("fusewheel.compiler.entry.dynamo.WORTHWHILE", 2.0)
+    expected = trained_by_trl(tmp_path)
+    counters.clear()
+    got = trained_by_trl(tmp_path, torch_compile_backend="fusewheel")
     found = counters["fusewheel"]
     assert found["rms_norm"] + found["add_rms_norm"] == 3
     for name, weight in expected.items():
