@@ -28,7 +28,7 @@ def model() -> Any:
 class Rounded(transformers.cache_utils.DynamicLayer):
     """The same numbers as floats."""
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any) -> Any:
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> Any:
         first = self.get_seq_length() == 0
         found = super().update(rounded(key_states), rounded(value_states))
         return (key_states, value_states) if first else found
