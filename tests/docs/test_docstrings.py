@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fusewheel import ops
+from fusewheel.ops import choices
 
 FUNCTIONS = ops.functions()
 
@@ -43,3 +44,10 @@ def test_an_operator_is_described(name: str) -> None:
         if parameter.default is not inspect.Parameter.empty:
             assert "default" in entries[parameter.name].lower(), parameter.name
     assert "RuntimeError" in _entries(sections["Raises"])
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_word_has_the_type_of_its_choices(name: str) -> None:
+    for parameter in inspect.signature(FUNCTIONS[name]).parameters.values():
+        if isinstance(parameter.default, str):
+            assert hasattr(choices, parameter.annotation), parameter

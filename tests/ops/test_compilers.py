@@ -39,7 +39,8 @@ def test_public_functions_script(operator: Operator):
     scripted = torch.jit.script(operator.function)
     given = []
     for parameter, value in zip(parameters, arguments, strict=False):
-        if parameter.annotation == "str" and parameter.name not in WORDS:
+        is_word = parameter.annotation == "str" or isinstance(parameter.default, str)
+        if is_word and parameter.name not in WORDS:
             break  # the public function takes it by name and the operator by number
         given.append(WORDS.get(parameter.name, value))
     copies = [a.clone() if isinstance(a, Tensor) else a for a in given]

@@ -7,7 +7,7 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -60,7 +60,7 @@ def chat(
     temperature: float,
     seed: int | None,
     max_tokens: int,
-    quantize: str | None,
+    quantize: Literal["int4", "int8"] | None,
     dtype: str | None,
     threads: int | None,
     compiled: bool,
@@ -112,7 +112,9 @@ def _check_packages(model: str) -> None:
         raise click.UsageError(f"chat needs packages that are missing: pip install {names}")
 
 
-def _load(name: str, dtype: str | None, quantize: str | None) -> tuple[Any, Any]:
+def _load(
+    name: str, dtype: str | None, quantize: Literal["int4", "int8"] | None
+) -> tuple[Any, Any]:
     """The model in eval mode, and its tokenizer or None."""
     import torch
 

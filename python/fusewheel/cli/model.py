@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -64,7 +64,7 @@ def explain(
 def quantize(
     source: str,
     target: Path,
-    kind: str,
+    kind: Literal["int4", "int8"],
     group_size: str,
     dynamic: bool,
     force: bool,

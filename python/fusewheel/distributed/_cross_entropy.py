@@ -20,6 +20,7 @@ from fusewheel.distributed._placements import (
     vocabulary_dimension,
 )
 from fusewheel.distributed._vocabulary import Rows, VocabularyLoss, logits_gradient, rows_of
+from fusewheel.ops.choices import Reduction
 from fusewheel.ops.loss._checks import check_cross_entropy, check_rows_of_logits, check_target
 from fusewheel.ops.loss.cross_entropy import check_reduction
 from fusewheel.ops.loss.cross_entropy import cross_entropy as gathered
@@ -30,7 +31,7 @@ def cross_entropy(
     target: Tensor,
     weight: Tensor | None = None,
     ignore_index: int = -100,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
     softcap: float = 0.0,

@@ -22,6 +22,7 @@ from fusewheel.distributed._placements import (
 from fusewheel.distributed._vocabulary import VocabularyLoss, logits_gradient, rows_of
 from fusewheel.ops._checks import check_weight_dtype
 from fusewheel.ops._rows import wide
+from fusewheel.ops.choices import Reduction
 from fusewheel.ops.loss._checks import check_linear_cross_entropy, check_target
 from fusewheel.ops.loss.cross_entropy import check_reduction
 from fusewheel.ops.loss.linear_cross_entropy import linear_cross_entropy as gathered
@@ -37,7 +38,7 @@ def linear_cross_entropy(
     bias: DTensor | None = None,
     class_weight: Tensor | None = None,
     ignore_index: int = -100,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
     softcap: float = 0.0,

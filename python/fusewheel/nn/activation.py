@@ -10,10 +10,13 @@ from torch import Tensor
 from fusewheel.ops.activation.gelu import gelu
 from fusewheel.ops.activation.gelu_mul import gelu_mul, gelu_mul_packed
 from fusewheel.ops.activation.silu_mul import silu_mul, silu_mul_packed
+from fusewheel.ops.choices import Approximate
 
 
 class GELU(torch.nn.GELU):
     """`torch.nn.GELU` by `fusewheel.gelu`: the same arguments."""
+
+    approximate: Approximate
 
     def forward(self, input: Tensor) -> Tensor:
         """A tensor of any shape, to the same shape."""
@@ -106,7 +109,7 @@ class GeGLU(_Gated):
         hidden_size: int,
         intermediate_size: int,
         bias: bool = False,
-        approximate: str = "tanh",
+        approximate: Approximate = "tanh",
         *,
         packed: bool = False,
         device: torch.device | str | None = None,

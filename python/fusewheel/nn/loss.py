@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusewheel.ops.choices import Reduction
 from fusewheel.ops.loss.cross_entropy import cross_entropy
 from fusewheel.ops.loss.linear_cross_entropy import linear_cross_entropy
 
@@ -27,13 +28,15 @@ class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
         softcap: the largest magnitude of a logit; default 0, which means no cap. Only by its name.
     """
 
+    reduction: Reduction
+
     def __init__(
         self,
         weight: Tensor | None = None,
         size_average: bool | None = None,
         ignore_index: int = -100,
         reduce: bool | None = None,
-        reduction: str = "mean",
+        reduction: Reduction = "mean",
         label_smoothing: float = 0.0,
         *,
         z_loss: float = 0.0,
@@ -94,7 +97,7 @@ class LinearCrossEntropyLoss(torch.nn.Module):
         bias: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        reduction: str = "mean",
+        reduction: Reduction = "mean",
         weight: Tensor | None = None,
         ignore_index: int | None = None,
         label_smoothing: float = 0.0,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fusewheel.ops.choices import Cast
 from fusewheel.ops.norm.layer_norm import layer_norm
 from fusewheel.ops.norm.rms_norm import cast_number, rms_norm
 
@@ -41,7 +42,7 @@ class RMSNorm(torch.nn.RMSNorm):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        cast: str = "torch",
+        cast: Cast = "torch",
     ) -> None:
         cast_number("RMSNorm", cast)
         self.cast = cast

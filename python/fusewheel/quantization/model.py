@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,8 @@ from fusewheel.quantization.report import QuantizationReport, Skip, Swap
 
 # The kinds of stored blocks, by the name of their format.
 _BLOCKS = {name.lower(): name for name in BLOCK_KINDS}
-_KINDS = ("int4", "int8", *_BLOCKS)
+Kind = Literal["int4", "int8", "nf4", "fp4", "mxfp4", "fp8", "q4_1", "q8_0"]
+_KINDS: tuple[str, ...] = get_args(Kind)
 # Experts have blocks of every kind.
 _OF_EXPERTS = {"int4": "Q4_1", "int8": "Q8_0", **_BLOCKS}
 # Their forward reads the weights of their linear layers itself.
@@ -29,7 +31,7 @@ _READS_WEIGHTS = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
 def quantize_(
     model: nn.Module,
-    kind: str = "int4",
+    kind: Kind = "int4",
     group_size: int | None = 0,
     filter_fn: Filter | None = None,
     calibration: Mapping[str, Tensor] | None = None,

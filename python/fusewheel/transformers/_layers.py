@@ -11,14 +11,15 @@ from torch import Tensor, nn
 
 from fusewheel.ops.activation.gelu_mul import gelu_mul, gelu_mul_packed
 from fusewheel.ops.activation.silu_mul import silu_mul, silu_mul_packed
+from fusewheel.ops.choices import Cast
 from fusewheel.ops.norm.rms_norm import rms_norm
 
 Forward = Callable[..., Tensor]
-CASTS = ("llama", "gemma", "torch")
+CASTS: tuple[Cast, ...] = ("llama", "gemma", "torch")
 # Of 16-bit results so many must be equal: sums in another order round a few of them otherwise.
 EQUAL = 0.99
 
-_casts: dict[type, str | None] = {}
+_casts: dict[type, Cast | None] = {}
 
 
 def epsilon_of(module: nn.Module) -> float | None:
@@ -40,7 +41,7 @@ def looks_like_rms_norm(module: nn.Module) -> bool:
     )
 
 
-def cast_of(module: nn.Module) -> str | None:
+def cast_of(module: nn.Module) -> Cast | None:
     """Where the RMSNorm of a class rounds, as `fusewheel.rms_norm` says it.
 
     It is found by trying a copy in bfloat16, once for each class; None if it computes something
@@ -56,7 +57,7 @@ def cast_of(module: nn.Module) -> str | None:
     return _casts[kind]
 
 
-def _tried(module: nn.Module) -> str | None:
+def _tried(module: nn.Module) -> Cast | None:
     generator = torch.Generator().manual_seed(0)
     size = module.get_parameter("weight").shape[0]
     probe = copy.deepcopy(module)

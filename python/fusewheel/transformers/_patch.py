@@ -13,10 +13,17 @@ from torch import Tensor, nn
 
 from fusewheel._core.report import BaseReport
 from fusewheel.ops.activation.gelu import gelu
+from fusewheel.ops.choices import Cast, Reduction
 from fusewheel.ops.loss.cross_entropy import cross_entropy
 from fusewheel.ops.norm.layer_norm import layer_norm
 from fusewheel.ops.norm.rms_norm import rms_norm
-from fusewheel.transformers._layers import cast_of, epsilon_of, gated_forward, looks_like_rms_norm
+from fusewheel.transformers._layers import (
+    CASTS,
+    cast_of,
+    epsilon_of,
+    gated_forward,
+    looks_like_rms_norm,
+)
 from fusewheel.transformers._register import NAME, register
 
 _undo: weakref.WeakKeyDictionary[nn.Module, list[Callable[[], None]]] = weakref.WeakKeyDictionary()
@@ -140,7 +147,7 @@ def _gelu(self: Any, input: Tensor) -> Tensor:
     return gelu(input, self.approximate)
 
 
-def _norm(cast: str) -> Callable[..., Tensor]:
+def _norm(cast: Cast) -> Callable[..., Tensor]:
     def forward(self: Any, hidden_states: Tensor) -> Tensor:
         shape = self.weight.shape
         return rms_norm(hidden_states, shape, self.weight, epsilon_of(self), cast=cast)
@@ -148,7 +155,7 @@ def _norm(cast: str) -> Callable[..., Tensor]:
     return forward
 
 
-_NORMS = {cast: _norm(cast) for cast in ("llama", "gemma", "torch")}
+_NORMS = {cast: _norm(cast) for cast in CASTS}
 
 
 def _of_transformers(model: nn.Module, attention: bool) -> Iterator[tuple[str, Callable[[], None]]]:
@@ -203,7 +210,7 @@ def causal_loss(
         shift_labels = nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:].contiguous()
     rows = logits.float().view(-1, vocab_size)
     target = shift_labels.view(-1).to(rows.device)
-    reduction = "mean" if num_items_in_batch is None else "sum"
+    reduction: Reduction = "mean" if num_items_in_batch is None else "sum"
     loss = cross_entropy(rows, target, ignore_index=ignore_index, reduction=reduction)
     if num_items_in_batch is None:
         return loss

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -19,7 +19,11 @@ SETTINGS, _WEIGHTS = "fusewheel.json", "model.safetensors"
 
 
 def save_quantized(
-    model: Any, folder: str | Path, kind: str = "int4", group_size: int = 32, dynamic: bool = False
+    model: Any,
+    folder: str | Path,
+    kind: Literal["int4", "int8"] = "int4",
+    group_size: int = 32,
+    dynamic: bool = False,
 ) -> QuantizationReport:
     """Quantises the linear layers of a model of transformers in place, and writes it to a folder.
 

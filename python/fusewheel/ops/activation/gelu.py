@@ -12,22 +12,23 @@ from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator
 from fusewheel.dispatch.sharding import Elementwise
 from fusewheel.ops._drop_in import drop_in
 from fusewheel.ops._elementwise import SIZES, bad_pairs, empty_output
+from fusewheel.ops.choices import Approximate
 
 
-def _scripted(input: Tensor, approximate: str = "none") -> Tensor:
+def _scripted(input: Tensor, approximate: Approximate = "none") -> Tensor:
     if approximate != "none" and approximate != "tanh":
         raise ValueError(f"gelu: approximate must be 'none' or 'tanh', got '{approximate}'")
     result: Tensor = torch.ops.fusewheel.gelu(input, approximate == "tanh")
     return result
 
 
-def _former(x: Tensor, approximate: str = "none") -> Tensor:
+def _former(x: Tensor, approximate: Approximate = "none") -> Tensor:
     """The function with its former arguments."""
     return _scripted(x, approximate)
 
 
 @drop_in("gelu", {"x": "input"}, _former, lambda _, kwargs: "x" in kwargs, _scripted)
-def gelu(input: Tensor, approximate: str = "none") -> Tensor:
+def gelu(input: Tensor, approximate: Approximate = "none") -> Tensor:
     """The GELU activation `x * p(x)` of each element `x`, where `p` is the distribution function of
     the standard normal distribution, `p(x) = (1 + erf(x / sqrt(2))) / 2`.
 

@@ -20,9 +20,10 @@ from fusewheel.ops.activation._packed import (
     packed_samples,
 )
 from fusewheel.ops.activation.gelu import gelu_slope, gelu_value
+from fusewheel.ops.choices import Approximate
 
 
-def gelu_mul(gate: Tensor, up: Tensor, approximate: str = "none") -> Tensor:
+def gelu_mul(gate: Tensor, up: Tensor, approximate: Approximate = "none") -> Tensor:
     """`gelu(gate) * up`, the activation of a GEGLU block. `fusewheel.gelu` has the formula of gelu.
 
     bfloat16 and float16 are computed in float32 and rounded once; the two PyTorch operators round
@@ -49,7 +50,7 @@ def gelu_mul(gate: Tensor, up: Tensor, approximate: str = "none") -> Tensor:
     return result
 
 
-def gelu_mul_packed(gate_up: Tensor, approximate: str = "none") -> Tensor:
+def gelu_mul_packed(gate_up: Tensor, approximate: Approximate = "none") -> Tensor:
     """`gelu(gate) * up`, where gate and up are the two halves of the last dimension of one tensor.
 
     A model that computes gate and up by one linear layer has such a tensor. The gradient is one

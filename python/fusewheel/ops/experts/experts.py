@@ -18,6 +18,7 @@ from fusewheel.ops._checks import (
 )
 from fusewheel.ops.activation.gelu_mul import gelu_mul_packed
 from fusewheel.ops.activation.silu_mul import silu_mul_packed
+from fusewheel.ops.choices import Activation
 from fusewheel.ops.experts._groups import check_weights
 from fusewheel.ops.experts._mixture import layers, mixture
 
@@ -36,7 +37,7 @@ def experts(
     down: Tensor,
     gate_up_bias: Tensor | None = None,
     down_bias: Tensor | None = None,
-    activation: str = "silu",
+    activation: Activation = "silu",
 ) -> Tensor:
     """The experts of a mixture: each token goes through `k` of them.
 

@@ -14,6 +14,7 @@ from fusewheel.dispatch.sharding import REPLICATE, Layout, row_wise
 from fusewheel.ops._checks import check_statistic
 from fusewheel.ops._drop_in import drop_in
 from fusewheel.ops._rows import compute_dtype, wide
+from fusewheel.ops.choices import Reduction
 from fusewheel.ops.loss import _cross_entropy as inputs
 from fusewheel.ops.loss._checks import (
     check_cross_entropy,
@@ -30,7 +31,7 @@ def _scripted(
     size_average: bool | None = None,
     ignore_index: int = -100,
     reduce: bool | None = None,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
     softcap: float = 0.0,
@@ -77,7 +78,7 @@ def _former(
     target: Tensor,
     weight: Tensor | None = None,
     ignore_index: int = -100,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
     softcap: float = 0.0,
@@ -100,7 +101,7 @@ def cross_entropy(
     size_average: bool | None = None,
     ignore_index: int = -100,
     reduce: bool | None = None,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     label_smoothing: float = 0.0,
     *,
     z_loss: float = 0.0,

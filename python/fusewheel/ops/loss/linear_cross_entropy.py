@@ -15,6 +15,7 @@ from fusewheel.dispatch.operator import Arguments, Operator
 from fusewheel.dispatch.sharding import Layout, row_wise
 from fusewheel.ops._checks import check_statistic
 from fusewheel.ops._rows import compute_dtype, wide
+from fusewheel.ops.choices import Reduction
 from fusewheel.ops.loss import _linear_cross_entropy as inputs
 from fusewheel.ops.loss._checks import check_linear_cross_entropy, check_target
 from fusewheel.ops.loss.cross_entropy import check_reduction, mean_of
@@ -28,7 +29,7 @@ def linear_cross_entropy(
     bias: Tensor | None = None,
     class_weight: Tensor | None = None,
     ignore_index: int = -100,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
     softcap: float = 0.0,

@@ -14,6 +14,7 @@ from fusewheel.dispatch.sharding import row_wise
 from fusewheel.ops._checks import check_rows, check_same
 from fusewheel.ops._elementwise import SIZES
 from fusewheel.ops._rows import empty_statistic
+from fusewheel.ops.choices import Cast
 from fusewheel.ops.norm.rms_norm import (
     GEMMA,
     LLAMA,
@@ -27,7 +28,7 @@ from fusewheel.ops.norm.rms_norm import reference as norm_reference
 
 
 def add_rms_norm(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6, cast: str = "llama"
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6, cast: Cast = "llama"
 ) -> tuple[Tensor, Tensor]:
     """`sum = x + residual` and `rms_norm(sum, weight, eps, cast)`, in one pass over memory.
 

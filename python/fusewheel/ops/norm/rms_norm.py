@@ -16,11 +16,12 @@ from fusewheel.ops._checks import check_columns, check_rows, check_same, check_s
 from fusewheel.ops._drop_in import check_normalized, drop_in, is_mixture, sizes
 from fusewheel.ops._elementwise import SIZES
 from fusewheel.ops._rows import empty_statistic, wide
+from fusewheel.ops.choices import Cast
 
 LLAMA, GEMMA, TORCH = 0, 1, 2
 
 
-def _former(x: Tensor, weight: Tensor, eps: float = 1e-6, cast: str = "llama") -> Tensor:
+def _former(x: Tensor, weight: Tensor, eps: float = 1e-6, cast: Cast = "llama") -> Tensor:
     """The function with its former arguments."""
     y: Tensor = torch.ops.fusewheel.rms_norm(x, weight, eps, cast_number("rms_norm", cast))[0]
     return y
@@ -37,7 +38,7 @@ def _scripted(
     normalized_shape: list[int],
     weight: Tensor | None = None,
     eps: float | None = None,
-    cast: str = "torch",
+    cast: Cast = "torch",
 ) -> Tensor:
     """`rms_norm` for TorchScript, which knows no keyword-only arguments."""
     number = cast_number("rms_norm", cast)
@@ -63,7 +64,7 @@ def rms_norm(
     weight: Tensor | None = None,
     eps: float | None = None,
     *,
-    cast: str = "torch",
+    cast: Cast = "torch",
 ) -> Tensor:
     """Root-mean-square norm over the last dimensions: `input * rstd * weight` with
     `rstd = 1 / sqrt(mean(input ** 2) + eps)`.
