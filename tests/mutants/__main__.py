@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import secrets
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from mutants.runner import Runner
 from mutants.sources import FILES, draw
 from mutants.trial import Result, Trial, Trials
-from mutants.workspace import ROOT, Workspace
+from mutants.workspace import LIBRARIES, ROOT, Workspace
 
 MOST_SURVIVORS = 0.05
 KINDS = tuple(FILES)
+# Before the tests run: the first for kernels, all for Python files, whose tests compile models.
+IMPORTS = ("torch", "torch._dynamo", "torch._inductor.compile_fx", "transformers.modeling_utils")
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
@@ -25,6 +30,12 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="of what is drawn; default: another every time")
     parser.add_argument(
         "--of", nargs="+", choices=KINDS, default=list(KINDS), help="what is broken; default: all"
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=os.cpu_count(),
+        help="kinds tried side by side; default: processors",
     )
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "mutants")
     parser.add_argument("--levels", type=json.loads, default={}, help=argparse.SUPPRESS)
@@ -36,26 +47,54 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def trials(chosen: argparse.Namespace) -> list[Trial]:
-    """Draws mutants and tries them, until so many are counted."""
-    kernels = [kind for kind in ("cpu", "cuda") if kind in chosen.of]
-    if set(chosen.of) - {"cuda"}:
-        kernels = list(dict.fromkeys(["cpu", *kernels]))
-    by_kernels: dict[str, Trials] = {}
-    for kind in kernels:
-        workspace = Workspace(chosen.folder, kind)
-        print(f"building: {kind}", flush=True)
-        workspace.prepare()
-        by_kernels[kind] = Trials(workspace, chosen.levels, chosen.marks)
+    """Draws mutants and tries them, of each kind as many, until so many are counted.
+
+    Kinds are tried side by side, each in a copy of its own.
+    """
+    spaces = {kind: Workspace(chosen.folder / kind, _library(kind)) for kind in chosen.of}
+    built: dict[str, Workspace] = {}
+    for kind, space in sorted(spaces.items(), key=lambda item: item[0] not in LIBRARIES):
+        print(f"preparing: {kind}", flush=True)
+        other = built.get(_library(kind))
+        if other is None:
+            space.prepare()
+        else:
+            space.prepare_beside(other)
+        built.setdefault(_library(kind), space)
+    share, more = divmod(chosen.count, len(spaces))
+    jobs = [
+        (kind, space, share + (i < more), chosen) for i, (kind, space) in enumerate(spaces.items())
+    ]
+    with ThreadPoolExecutor(chosen.jobs) as pool:
+        return [trial for done in pool.map(lambda job: _of_kind(*job), jobs) for trial in done]
+
+
+def _library(kind: str) -> str:
+    return kind if kind in LIBRARIES else "cpu"
+
+
+def _of_kind(kind: str, space: Workspace, count: int, chosen: argparse.Namespace) -> list[Trial]:
+    """Mutants of one kind, until so many are counted."""
+    levels = {"": {}} if kind != "cpu" else executable(space.level(), chosen.levels)
+    runner = Runner(space, chosen.marks, IMPORTS if kind not in LIBRARIES else IMPORTS[:1])
+    trials = Trials(space, runner, levels)
     done: list[Trial] = []
     counted = 0
-    for mutant in draw(chosen.of, workspace.tree, chosen.seed):
-        if counted == chosen.count:
+    for mutant in draw(kind, space.tree, chosen.seed):
+        if counted == count:
             break
-        trial = by_kernels["cuda" if mutant.kind == "cuda" else "cpu"].run(mutant)
-        print(f"{counted + trial.counted}/{chosen.count} {trial}", flush=True)
+        trial = trials.run(mutant)
         counted += trial.counted
+        print(f"{kind} {counted}/{count} {trial}", flush=True)
         done.append(trial)
+    runner.close()
     return done
+
+
+def executable(native: str, older: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """Levels that this processor executes, and what holds kernels and PyTorch to them."""
+    below = list(older)[list(older).index(native) + 1 :] if native in older else list(older)
+    return {native: {}} | {level: {"FUSEWHEEL_CPU_ISA": level, **older[level]} for level in below}
 
 
 def report(done: Sequence[Trial]) -> str:

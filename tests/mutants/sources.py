@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +28,15 @@ FILES = {
 def files_of(kind: str, root: Path) -> list[Path]:
     """The files of a kind, relative to the repository, that have anything in them."""
     found = {path.relative_to(root) for pattern in FILES[kind] for path in root.glob(pattern)}
-    return sorted(p for p in found if p.name != "__init__.py" and EMULATOR not in p.parents)
+    found = {p for p in found if p.name != "__init__.py" and EMULATOR not in p.parents}
+    return sorted(p for p in found if "amx" not in p.stem or "amx_tile" in _processor())
+
+
+@functools.cache
+def _processor() -> str:
+    """What this processor says of itself: files of tiles say nothing where there are none."""
+    file = Path("/proc/cpuinfo")
+    return file.read_text() if file.exists() else ""
 
 
 def mutants_of(kind: str, path: Path, root: Path) -> list[Mutant]:
@@ -38,18 +47,12 @@ def mutants_of(kind: str, path: Path, root: Path) -> list[Mutant]:
     return [mutant for mutant in mutants if harmless.reason(mutant) is None]
 
 
-def draw(kinds: list[str], root: Path, seed: int) -> Iterator[Mutant]:
-    """Mutants without end: the kinds take turns, the files of a kind too, in a random order.
+def draw(kind: str, root: Path, seed: int) -> Iterator[Mutant]:
+    """Mutants of a kind without end: its files take turns, in a random order.
 
     Of a file a line is drawn, then one of its mutants: a line with many operators is one line.
     """
-    sequences = [_of_kind(kind, root, random.Random(f"{seed} {kind}")) for kind in kinds]
-    while True:
-        for sequence in sequences:
-            yield next(sequence)
-
-
-def _of_kind(kind: str, root: Path, numbers: random.Random) -> Iterator[Mutant]:
+    numbers = random.Random(f"{seed} {kind}")
     while True:
         files = files_of(kind, root)
         numbers.shuffle(files)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fusewheel.doctor.columns import COLUMNS
 
-from mutants import harmless, tests_of
+from mutants import harmless, sources, tests_of
 from mutants.mutant import Change, Mutant
 from mutants.sources import FILES, draw, files_of
 from mutants.workspace import ROOT
@@ -19,17 +19,24 @@ LINEAR = ["linear", "linear_blocks", "linear_int4", "linear_int8"]
 
 def test_the_same_seed_draws_the_same():
     first, second, other = (
-        [str(m) for m in islice(draw(list(FILES), ROOT, seed), 40)] for seed in (1, 1, 2)
+        [str(m) for kind in FILES for m in islice(draw(kind, ROOT, seed), 10)] for seed in (1, 1, 2)
     )
     assert first == second != other
 
 
-def test_kinds_and_files_take_turns():
-    drawn = list(islice(draw(list(FILES), ROOT, 3), 4 * 30))
-    assert Counter(mutant.kind for mutant in drawn) == dict.fromkeys(FILES, 30)
-    for kind in FILES:
-        files = Counter(mutant.path for mutant in drawn if mutant.kind == kind)
-        assert max(files.values()) <= 30 // len(files) + 1
+@pytest.mark.parametrize("kind", FILES)
+def test_files_take_turns(kind: str):
+    files = Counter(mutant.path for mutant in islice(draw(kind, ROOT, 3), 30))
+    assert max(files.values()) <= 30 // len(files) + 1
+
+
+def test_tiles_are_broken_where_the_processor_has_them(monkeypatch: pytest.MonkeyPatch):
+    def found(flags: str) -> set[str]:
+        monkeypatch.setattr(sources, "_processor", lambda: flags)
+        return {path.stem for path in files_of("cpu", ROOT)}
+
+    assert found("avx2 amx_tile") - found("avx2") >= {"attention_amx", "int8_amx"}
+    assert "rms_norm" in found("avx2")
 
 
 def test_every_kind_has_files_and_the_emulator_is_none():
@@ -85,13 +92,24 @@ def test_the_inside_of_a_function_may_do_no_harm(kind: str):
 
 
 def test_operators_are_tested_by_name_and_of_each_family_one():
-    (run,) = tests_of.operator_tests("rms_norm", ROOT)
-    assert run.arguments[:2] == ("tests/ops/norm/test_rms_norm.py", "tests/ops/test_values.py")
-    assert run.options == ("--operator", "rms_norm")
-    assert "tests/ops/test_compilers.py" not in run.arguments
+    first, others = tests_of.operator_tests("rms_norm", ROOT)
+    assert first.arguments[:2] == ("tests/ops/test_values.py", "tests/ops/norm/test_rms_norm.py")
+    assert first.options == others.options == ("--operator", "rms_norm")
+    assert "tests/ops/test_vmap.py" in others.arguments
+    assert "tests/ops/test_compilers.py" not in others.arguments
+    (numbers,) = tests_of.operator_tests("rms_norm", ROOT, of_numbers=True)
+    assert {*numbers.arguments} <= {*first.arguments}
     stems = ["gelu", "layer_norm", "rms_norm", "rope", "silu_mul", "linear"]
-    assert tests_of.few(stems, "rms_norm", ROOT, 4) == ["rms_norm", "gelu", "linear", "rope"]
-    assert tests_of.few(["grouped_linear", *LINEAR], "int8_amx", ROOT)[0] == "linear_int8"
+    parts = [["rms_norm", "gelu"], ["linear", "rope", "layer_norm", "silu_mul"]]
+    assert tests_of.parts(stems, "rms_norm", ROOT) == parts
+    assert tests_of.parts(["grouped_linear", *LINEAR], "int8_amx", ROOT)[0][0] == "linear_int8"
+    assert tests_of.parts([], "processor", ROOT) == [[]]
+
+
+def test_objects_have_levels():
+    names = ("fusewheel_cpu_x86_64_v4", "fusewheel_cpu_baseline", "fusewheel_cpu")
+    levels = [tests_of.level_of(Path(f"CMakeFiles/{name}.dir/gelu.cpp.o")) for name in names]
+    assert levels == ["v4", "baseline", ""]
 
 
 @pytest.mark.parametrize(
@@ -127,9 +145,9 @@ def test_what_operators_share_has_tests_too():
 
 
 def test_an_operator_may_have_several_files_of_tests():
-    (run,) = tests_of.operator_tests("attention", ROOT)
+    run, _ = tests_of.operator_tests("attention", ROOT)
     assert "tests/ops/attention/test_attention_edges.py" in run.arguments
-    (run,) = tests_of.operator_tests("gelu", ROOT)
+    run, _ = tests_of.operator_tests("gelu", ROOT)
     assert "tests/ops/activation/test_gelu_mul.py" not in run.arguments
 
 

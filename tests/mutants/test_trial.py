@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from levels import OLDER_LEVELS
 
-from mutants.__main__ import arguments, passes, report
+from mutants.__main__ import arguments, executable, passes, report
 from mutants.mutant import Change, Mutant
+from mutants.runner import Runner
 from mutants.tests_of import Run
 from mutants.trial import Result, Trial, Trials
 from mutants.workspace import Workspace, synchronise
@@ -32,7 +36,7 @@ def test_that_is_always_red():
 
 
 @pytest.fixture
-def trials(tmp_path: Path) -> Trials:
+def trials(tmp_path: Path) -> Iterator[Trials]:
     """A copy of a repository with one module, and one test of half of it."""
     workspace = Workspace(tmp_path, "cpu")
     test = workspace.tree / "tests" / "compiler" / "test_double.py"
@@ -40,7 +44,9 @@ def trials(tmp_path: Path) -> Trials:
         file.parent.mkdir(parents=True)
         file.write_text(text)
     workspace.package.mkdir(parents=True)
-    return Trials(workspace, {}, {})
+    runner = Runner(workspace, {}, ())
+    yield Trials(workspace, runner, {"": {}})
+    runner.close()
 
 
 def mutant(old: str, new: str) -> Mutant:
@@ -72,6 +78,28 @@ def test_a_test_that_is_always_red_kills_nothing(
 def test_tests_that_cannot_be_collected_are_an_error(trials: Trials):
     with pytest.raises(RuntimeError, match="pytest ends with 4 without a mutant"):
         trials._first_red(mutant("+", "-"), [Run(("tests/there_is_none.py",))])
+
+
+ENDLESS = """
+def test_without_an_end():
+    while True:
+        pass
+"""
+
+
+def test_a_test_that_never_ends_is_ended(trials: Trials):
+    trials.runner.test_seconds = 1
+    (trials.workspace.tree / "tests" / "test_endless.py").write_text(ENDLESS)
+    code, test = trials.runner.run(Run(("tests/test_endless.py",)), set())
+    assert (code, test) == (-signal.SIGXCPU, "tests/test_endless.py::test_without_an_end")
+
+
+def test_levels_are_those_that_the_processor_has_the_best_first():
+    assert list(executable("v4", OLDER_LEVELS)) == ["v4", "v3", "baseline"]
+    assert list(executable("v3", OLDER_LEVELS)) == ["v3", "baseline"]
+    assert executable("baseline", OLDER_LEVELS) == {"baseline": {}}
+    v3 = executable("v4", OLDER_LEVELS)["v3"]
+    assert v3 == {"FUSEWHEEL_CPU_ISA": "v3", **OLDER_LEVELS["v3"]}
 
 
 def test_fewer_than_five_in_a_hundred_may_survive():

@@ -98,27 +98,28 @@ def operators_with(stems: Sequence[str], path: Path, root: Path) -> list[str]:
     return sorted(found)
 
 
-def operator_tests(stem: str, root: Path) -> list[Run]:
-    """The tests of one operator."""
+def operator_tests(stem: str, root: Path, of_numbers: bool = False) -> list[Run]:
+    """The tests of one operator, the likeliest to turn red first; or of its numbers only."""
     ops = root / "tests" / "ops"
     own = [
         path
         for path in sorted(ops.glob(f"*/test_{stem}*.py"))
         if owner(path.stem.removeprefix("test_"), root) == stem
     ]
-    generic = sorted(path for path in ops.glob("test_*.py") if path.name not in UNTRACED)
-    generic.sort(key=lambda path: NUMBERS.index(path.name) if path.name in NUMBERS else 9)
-    names = [str(path.relative_to(root)) for path in (*own, *generic)]
-    return [Run((*names, "--operator", stem))]
-
-
-def older(stem: str, levels: dict[str, dict[str, str]]) -> list[Run]:
-    """Tests of numbers at the levels of instructions that this processor would not choose."""
-    names = [f"tests/ops/{name}" for name in NUMBERS]
+    numbers = [ops / name for name in NUMBERS]
+    first = numbers if of_numbers else [numbers[0], *own, *numbers[1:]]
+    others = [path for path in sorted(ops.glob("test_*.py")) if path.name not in UNTRACED]
+    groups = [first] if of_numbers else [first, [path for path in others if path not in numbers]]
     return [
-        Run((*names, "--operator", stem), {"FUSEWHEEL_CPU_ISA": level, **settings})
-        for level, settings in levels.items()
+        Run((*(str(path.relative_to(root)) for path in group), "--operator", stem))
+        for group in groups
     ]
+
+
+def level_of(file: Path) -> str:
+    """The level of instructions that an object file is compiled for; empty if it serves all."""
+    found = re.search(r"fusewheel_cpu_(?:x86_64_)?(\w+)\.dir", str(file))
+    return found[1] if found else ""
 
 
 def shared_tests(path: Path) -> list[Run]:
@@ -130,18 +131,21 @@ def shared_tests(path: Path) -> list[Run]:
     ]
 
 
-def few(stems: Sequence[str], first: str, root: Path, most: int = 6) -> list[str]:
-    """Some of many operators: the one of a file first, then of as many families as there are."""
+def parts(stems: Sequence[str], first: str, root: Path) -> list[list[str]]:
+    """Operators in the order in which they are tried: two, then four, then all the others.
+
+    The one of a file is the first; then those of as many families as there are.
+    """
     begins = (operator for name, operator in MAINLY.items() if first.startswith(name))
     first = next(begins, first)
     families: dict[str, list[str]] = {}
     known = operators(root)
     for stem in sorted(stems, key=lambda stem: (stem != first, stem)):
         families.setdefault(known[stem], []).append(stem)
-    chosen: list[str] = []
-    while len(chosen) < len(stems):
-        chosen += [own.pop(0) for own in families.values() if own]
-    return chosen[:most]
+    order: list[str] = []
+    while len(order) < len(stems):
+        order += [own.pop(0) for own in families.values() if own]
+    return [part for part in (order[:2], order[2:6], order[6:]) if part] or [[]]
 
 
 def pattern_tests(path: Path, root: Path) -> list[Run]:

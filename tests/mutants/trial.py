@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import enum
-import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from mutants import tests_of
 from mutants.mutant import Mutant
+from mutants.runner import Runner
 from mutants.tests_of import Run
 from mutants.workspace import BuildError, Workspace
-
-SECONDS = 900.0  # after which a run of tests counts as one that never ends
 
 
 class Result(enum.Enum):
@@ -59,16 +55,17 @@ class Trials:
 
     Args:
         workspace: where; it has been prepared.
-        levels: the environments that hold kernels and PyTorch to older instructions, by level.
-        marks: the environment in which a process ends that writes behind its memory.
+        runner: runs its tests.
+        levels: the environments that hold kernels and PyTorch to instructions, by level: those that
+            this processor chooses first.
     """
 
     def __init__(
-        self, workspace: Workspace, levels: dict[str, dict[str, str]], marks: dict[str, str]
+        self, workspace: Workspace, runner: Runner, levels: dict[str, dict[str, str]]
     ) -> None:
         self.workspace = workspace
+        self.runner = runner
         self.levels = levels
-        self.marks = marks
         self.red: set[str] = set()  # tests that fail without any mutant
         self.green: list[Run] = []
 
@@ -92,39 +89,46 @@ class Trials:
         return self._kernel(mutant)
 
     def _kernel(self, mutant: Mutant) -> tuple[Result, str]:
-        """Compiles for a few operators and tests these; if that is survived, for all the others."""
+        """Compiles for few operators and one level and tests that; if it is survived, the next."""
         tree, users = self.workspace.tree, self.workspace.users(mutant.path)
         self.workspace.write(mutant.path, mutant.mutated)
-        all_of_them = tests_of.operators_with(users.stems, mutant.path, tree)
-        chosen = tests_of.few(all_of_them, mutant.path.stem, tree)
-        others = [stem for stem in all_of_them if stem not in chosen]
+        operators = tests_of.operators_with(users.stems, mutant.path, tree)
+        parts = tests_of.parts(operators, mutant.path.stem, tree)
+        shared = {file for file, stem in users.objects.items() if stem not in operators}
+        built: set[Path] = set()
+        reached: set[str] = set()  # levels at which what operators share has changed
         changed = False
-        for stems in (chosen, others):
-            if not stems and changed:
-                continue
-            wanted = [
-                file
-                for file, stem in users.objects.items()
-                if stem in stems or stem not in all_of_them
-            ]
-            if not self.workspace.compile(wanted):
-                continue
-            changed = True
-            runs = [run for stem in stems for run in tests_of.operator_tests(stem, tree)]
-            if mutant.kind == "cpu":
-                runs += [run for stem in stems for run in tests_of.older(stem, self.levels)]
-            if stems is chosen:
-                runs += tests_of.shared_tests(mutant.path)
-            by = self._first_red(mutant, runs)
-            if by:
-                return Result.KILLED, by
+        for stems in parts:
+            own = {file for file, stem in users.objects.items() if stem in stems}
+            here = set(reached)
+            for level, env in self.levels.items():
+                # What is of no level is at every level.
+                wanted = {f for f in own | shared if tests_of.level_of(f) in ("", level)} - built
+                built |= wanted
+                if wanted and self.workspace.compile(wanted):
+                    general = any(not tests_of.level_of(file) for file in wanted)
+                    here |= set(self.levels) if general else {level}
+                    reached |= here if wanted & shared else set()
+                if level not in here:
+                    continue
+                changed = True
+                native = level == next(iter(self.levels))
+                runs = [
+                    Run(run.arguments, {**run.env, **env})
+                    for stem in stems
+                    for run in tests_of.operator_tests(stem, tree, of_numbers=not native)
+                ]
+                if native and stems is parts[0]:
+                    runs += tests_of.shared_tests(mutant.path)
+                if by := self._first_red(mutant, runs):
+                    return Result.KILLED, by
         return (Result.SURVIVED if changed else Result.SAME), ""
 
     def _first_red(self, mutant: Mutant, runs: Iterable[Run]) -> str:
         """The first test that the mutant turns red; empty if there is none."""
         for run in runs:
             while True:
-                code, failed = self._pytest(run)
+                code, failed = self.runner.run(run, self.red)
                 if code in (0, 5):  # 5: no test was chosen
                     break
                 if self._passes_without(mutant, run, code, failed):
@@ -141,7 +145,7 @@ class Trials:
         if again in self.green:
             return True
         built = self.workspace.take_away(mutant.path, mutant.text)
-        code, red = self._pytest(again)
+        code, red = self.runner.run(again, self.red)
         self.workspace.put_back(mutant.path, mutant.mutated, built)
         if code == 0:
             self.green.append(again)
@@ -151,44 +155,3 @@ class Trials:
             print(f"    left out, because it is red without a mutant: {red}", flush=True)
             self.red.add(red)
         return code == 0
-
-    def _pytest(self, run: Run) -> tuple[int, str]:
-        """The exit status of pytest, and the test that failed."""
-        cache = self.workspace.site.parent / "pytest"
-        last = cache / "v" / "cache" / "lastfailed"
-        last.unlink(missing_ok=True)
-        paths = [str(self.workspace.site), str(self.workspace.tree / "tests")]
-        env = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(paths),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "OMP_WAIT_POLICY": "PASSIVE",
-            "OMP_NUM_THREADS": "2",
-            **self.marks,
-            **run.env,
-        }
-        command = [sys.executable, "-m", "pytest", "-v", "-x", "-o", f"cache_dir={cache}"]
-        command += [f"--deselect={name}" for name in sorted(self.red)]
-        try:
-            done = subprocess.run(
-                [*command, *run.arguments],
-                cwd=self.workspace.tree,
-                env=env,
-                timeout=SECONDS,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                errors="replace",
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            output = error.stdout or b""
-            return -1, _unfinished(output if isinstance(output, str) else output.decode())
-        failed = list(json.loads(last.read_text())) if last.exists() else []
-        return done.returncode, failed[0] if failed else _unfinished(done.stdout)
-
-
-def _unfinished(output: str) -> str:
-    """The test that pytest had begun when it ended: its line has no result yet."""
-    begun = [line for line in output.splitlines() if line.startswith("tests/") and "::" in line]
-    return begun[-1].strip() if begun and "%]" not in begun[-1] else ""

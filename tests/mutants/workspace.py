@@ -11,12 +11,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# What is built for each kind of mutant: the package, and options of its build. Mutants of Python
-# files are tried on the CPU's kernels.
-PACKAGES = {"cpu": "fusewheel-cpu", "cuda": "fusewheel-cuda"}
-OPTIONS: dict[str, tuple[str, ...]] = {
-    "cpu": (),
-    "cuda": ("-Ccmake.define.FUSEWHEEL_EMULATED=ON",),
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library of kernels.
+
+    Attributes:
+        package: the package that it is in.
+        build: the folder of its build in the package: other sessions build there too, and what a
+            cache of compilers has of these serves here.
+        options: of the build.
+    """
+
+    package: str
+    build: str
+    options: tuple[str, ...] = ()
+
+
+# What is built for each kind of mutant. Mutants of Python files are tried on the CPU's kernels.
+LIBRARIES = {
+    "cpu": Library("fusewheel-cpu", "build/quick"),
+    "cuda": Library("fusewheel-cuda", "build/emulated", ("-Ccmake.define.FUSEWHEEL_EMULATED=ON",)),
 }
 
 
@@ -41,7 +57,8 @@ def synchronise(root: Path, copy: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
     for target in [path for path in copy.rglob("*") if path.is_file()]:
-        if target.relative_to(copy) not in files:
+        file = target.relative_to(copy)
+        if file not in files and "build" not in file.parts:
             target.unlink()
 
 
@@ -59,7 +76,7 @@ class Users:
 
 
 class Workspace:
-    """The copy, and the kernels of one kind ("cpu" or "cuda") built from it.
+    """A copy of the repository, and the kernels that its mutants are tried on.
 
     Args:
         folder: where everything is kept until the next time.
@@ -67,31 +84,54 @@ class Workspace:
     """
 
     def __init__(self, folder: Path, kernels: str) -> None:
-        folder = folder.resolve()
-        self.tree = folder / "tree"
-        self.kernels = kernels
-        self.build = folder / kernels / "build"
-        self.sound = folder / kernels / "sound"
-        self.site = folder / kernels / "site-packages"
-        self.package = self.site / PACKAGES[kernels].replace("-", "_")
+        self.folder = folder.resolve()
+        self.tree = self.folder / "tree"
+        self.library = LIBRARIES[kernels]
+        self.build = self.tree / "packages" / self.library.package / self.library.build
+        self.sound = self.folder / "sound"
+        self.site = self.folder / "site-packages"
+        self.package = self.site / self.library.package.replace("-", "_")
+        self._compiled: set[Path] = set()
 
     def prepare(self, root: Path = ROOT) -> None:
         """Copies the repository, builds its packages and keeps what was built."""
         synchronise(root, self.tree)
         if self.sound.exists():  # the last time may have ended within a mutant
-            self._recall_build()
+            shutil.rmtree(self.build, ignore_errors=True)
+            shutil.copytree(self.sound, self.build, symlinks=True)
         shutil.rmtree(self.site, ignore_errors=True)
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
         pip += [str(self.site), "--no-build-isolation"]
-        package = str(self.tree / "packages" / PACKAGES[self.kernels])
-        _run([*pip, f"-Cbuild-dir={self.build}", *OPTIONS[self.kernels], package])
+        package = str(self.tree / "packages" / self.library.package)
+        _run([*pip, f"-Cbuild-dir={self.library.build}", *self.library.options, package])
         _run([*pip, str(self.tree / "packages" / "fusewheel")])
-        # Of the Python package only what pip says of it is used: its files are those of the copy.
-        for name in ("fusewheel", "fusewheel_pytest"):
-            shutil.rmtree(self.site / name)
-            (self.site / name).symlink_to(self.tree / "python" / name)
+        self._use_sources()
         shutil.rmtree(self.sound, ignore_errors=True)
         shutil.copytree(self.build, self.sound, symlinks=True)
+        # As they are built: with lines, which some tests ask for, and comparable with mutants.
+        self._recall_libraries()
+
+    def prepare_beside(self, other: Workspace, root: Path = ROOT) -> None:
+        """Copies the repository and takes what another workspace has built."""
+        synchronise(root, self.tree)
+        shutil.rmtree(self.site, ignore_errors=True)
+        shutil.copytree(other.site, self.site, symlinks=True)
+        self._use_sources()
+
+    def _use_sources(self) -> None:
+        """Of the Python package only what pip says of it is used: its files are the copy's."""
+        for name in ("fusewheel", "fusewheel_pytest"):
+            installed = self.site / name
+            if installed.is_symlink():
+                installed.unlink()
+            else:
+                shutil.rmtree(installed)
+            installed.symlink_to(self.tree / "python" / name)
+
+    def level(self) -> str:
+        """The level of instructions that the CPU's kernels choose here."""
+        text = "import fusewheel_cpu; print(fusewheel_cpu.choices()['FUSEWHEEL_CPU_ISA'])"
+        return _run([sys.executable, "-c", text], PYTHONPATH=str(self.site)).strip()
 
     def write(self, path: Path, text: str) -> None:
         """Changes a file of the copy; its time stays, which is what the build goes by."""
@@ -111,26 +151,30 @@ class Workspace:
             Path(head.partition(":")[0]): {line.strip() for line in lines}
             for head, *lines in (part.splitlines() for part in listed.strip().split("\n\n"))
         }
-        file = self.tree / path
-        objects = {o: _stem(o) for o, deps in included.items() if str(file) in deps}
-        header = str(file.with_suffix(".h"))
-        stems = {_stem(o) for o, deps in included.items() if deps & {str(file), header}}
+        files, headers = (
+            {str(self.tree / name), os.path.relpath(self.tree / name, self.build)}
+            for name in (path, path.with_suffix(".h"))
+        )
+        objects = {o: _stem(o) for o, deps in included.items() if deps & files}
+        stems = {_stem(o) for o, deps in included.items() if deps & (files | headers)}
         return Users(objects, sorted(stems))
 
     def compile(self, objects: Iterable[Path]) -> bool:
-        """Compiles these again and links; whether the library is another one.
+        """Compiles these again and links; whether the library is another one than before.
 
         Raises:
             BuildError: they do not compile.
         """
-        for file in objects:
+        self._compiled |= (wanted := set(objects))
+        for file in wanted:
             (self.build / file).unlink(missing_ok=True)
         _run(["cmake", "--build", str(self.build)])
         changed = False
         for library in self.build.glob("libfusewheel_*.so"):
-            sound = (self.sound / library.name).read_bytes()
-            changed = changed or library.read_bytes() != sound
-            shutil.copy2(library, self.package)
+            used = self.package / library.name
+            if library.read_bytes() != used.read_bytes():
+                changed = True
+                _replace(library, used)
         return changed
 
     def take_away(self, path: Path, text: str) -> list[tuple[Path, bytes]]:
@@ -150,25 +194,35 @@ class Workspace:
     def recall(self, path: Path, text: str) -> None:
         """Takes a mutant back: the file, and the library where that was built anew."""
         self.write(path, text)
-        if path.suffix != ".py":
-            self._recall_build()
-            self._recall_libraries()
+        if not self._compiled:
+            return
+        logs = (self.sound / name for name in (".ninja_log", ".ninja_deps"))
+        libraries = self.sound.glob("libfusewheel_*.so")
+        for file in (*(self.sound / file for file in self._compiled), *libraries, *logs):
+            _replace(file, self.build / file.relative_to(self.sound))
+        self._compiled.clear()
+        self._recall_libraries()
 
     def _recall_libraries(self) -> None:
         for library in self.sound.glob("libfusewheel_*.so"):
-            (self.package / library.name).unlink()
-            shutil.copy2(library, self.package)
+            _replace(library, self.package / library.name)
 
-    def _recall_build(self) -> None:
-        shutil.rmtree(self.build, ignore_errors=True)
-        shutil.copytree(self.sound, self.build, symlinks=True)
+
+def _replace(source: Path, target: Path) -> None:
+    """Copies a file; a process that has the old one mapped keeps it."""
+    target.unlink(missing_ok=True)
+    shutil.copy2(source, target)
 
 
 def _stem(file: Path) -> str:
     return file.name.partition(".")[0]
 
 
-def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+def _run(command: Sequence[str], **env: str) -> str:
+    """What a program prints; variables are put before those of the same name."""
+    joined = {name: os.pathsep.join([v, os.environ.get(name, "")]) for name, v in env.items()}
+    environment = {**os.environ, **joined}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     if done.returncode:
         raise BuildError(done.stdout + done.stderr)
+    return done.stdout
