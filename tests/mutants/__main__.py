@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -80,14 +81,19 @@ def _of_kind(kind: str, space: Workspace, count: int, chosen: argparse.Namespace
     trials = Trials(space, runner, levels)
     done: list[Trial] = []
     counted = 0
-    for mutant in draw(kind, space.tree, chosen.seed):
-        if counted == count:
-            break
-        trial = trials.run(mutant)
-        counted += trial.counted
-        print(f"{kind} {counted}/{count} {trial}", flush=True)
-        done.append(trial)
-    runner.close()
+    try:
+        for mutant in draw(kind, space.tree, chosen.seed):
+            if counted == count:
+                break
+            trial = trials.run(mutant)
+            counted += trial.counted
+            print(f"{kind} {counted}/{count} {trial}", flush=True)
+            done.append(trial)
+    except Exception:
+        traceback.print_exc()  # now, and not when the other kinds have ended
+        raise
+    finally:
+        runner.close()
     return done
 
 

@@ -40,6 +40,8 @@ class Runner:
         last.unlink(missing_ok=True)
         output = self.workspace.folder / "output"
         options = ["-v", "-x", "-o", f"cache_dir={cache}"]
+        # Of modules that are imported before, some bring plugins of pytest.
+        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
         options += [f"--deselect={name}" for name in sorted(left_out)]
         asked = {
             "arguments": [*options, *run.arguments],

@@ -78,10 +78,13 @@ def _end_group(process: int) -> None:
 def main() -> None:
     """Imports, then answers until standard input ends."""
     sys.path[0] = os.getcwd()
+    # Modules may print while they are imported.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     for name in sys.argv[1:]:
         importlib.import_module(name)
     for line in sys.stdin:
-        print(run(**json.loads(line)), flush=True)
+        print(run(**json.loads(line)), file=answers, flush=True)
 
 
 if __name__ == "__main__":
