@@ -22,6 +22,14 @@ const void* advance(const void* data, int64_t bytes) {
   return data == nullptr ? nullptr : static_cast<const char*>(data) + bytes;
 }
 
+// Of a weight, that a thread reads on its own.
+constexpr int64_t kStretchBytes = int64_t{1} << 19;
+
+int64_t bytes_of(const LinearWeight& weight) {
+  const bool is_stored = weight.kind == WeightKind::kBlocks;
+  return weight.rows * weight.stride * (is_stored ? 1 : bytes_of(weight.dtype)) + 1;
+}
+
 // Products of different sizes, which share the threads: each is cut into parts of a few tasks.
 class Products {
  public:
@@ -32,9 +40,10 @@ class Products {
       return;
     }
     const MatmulPlan own = FUSEWHEEL_SELECT(matmul_plan)(product);
-    // Neighbouring tasks share what they pack, or the codes of their only row.
-    const bool is_shared = product.m > 1 || product.weight.kind == WeightKind::kBlocks;
-    const int64_t together = is_shared ? 4 : 1;
+    // Neighbouring tasks share what they pack. With one row they read one stretch of memory, which is
+    // fast when it is long.
+    const int64_t together =
+        product.m > 1 ? 4 : std::max<int64_t>(kStretchBytes * own.tasks / bytes_of(product.weight), 1);
     products_.push_back(product);
     sizes_.push_back(together);
     tasks_.push_back(own.tasks);

@@ -1,4 +1,4 @@
-// The codes and scales of stored blocks as vectors of integers, for block_digits.h.
+// The codes and scales of stored blocks as vectors of integers, for block_supers.h and block_smalls.h.
 //
 // A vector has the codes of kVectorParts parts of a row (32 weights each). Codes are not negative;
 // kCentre is what a weight takes off, so that w = (code - kCentre) * scale + offset.
@@ -131,37 +131,42 @@ FUSEWHEEL_INLINE __m256 bytes_as_floats(__m128i bytes) {
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
 }
 
-// Vector `v` of the codes of blocks of 32 weights, of which `live` are left.
+// The numbers that the codes of MXFP4 stand for, and 12 more.
+FUSEWHEEL_INLINE __m128i mxfp4_table() {
+  return _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
+}
+
+// Vector `v` of the codes of blocks of 32 weights, of which `live` are left. Behind the last block of a
+// row its digits are zeros.
 template <BlockKind kind>
 FUSEWHEEL_INLINE Bytes small_codes(const uint8_t* blocks, int v, [[maybe_unused]] int64_t live) {
   constexpr bool has_fifth = kind == BlockKind::kQ5_0 || kind == BlockKind::kQ5_1;
   constexpr int bytes = block_format(kind).bytes;
   constexpr int codes = bytes - kBlockPart / 2;
-  const auto nibbles = [](const uint8_t* block) {
-    const __m128i pair = _mm_loadu_si128(reinterpret_cast<const __m128i*>(block + codes));
-    return _mm256_and_si256(_mm256_inserti128_si256(_mm256_castsi128_si256(pair),
-                                                    _mm_srli_epi16(pair, 4), 1),
-                            _mm256_set1_epi8(15));
-  };
   const uint8_t* block = blocks + v * kVectorParts * bytes;
+  const auto pair = [](const uint8_t* of) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(of + codes));
+  };
 #if defined(__AVX512F__)
-  // Behind the last block of a row its digits are zeros.
   const uint8_t* next = v * kVectorParts + 1 < live ? block + bytes : block;
-  const __m512i low =
-      _mm512_inserti64x4(_mm512_castsi256_si512(nibbles(block)), nibbles(next), 1);
+  // Each block's bytes twice, first for the low halves and then for the high ones.
+  const __m512i pairs = _mm512_mask_broadcast_i32x4(_mm512_broadcast_i32x4(pair(block)), 0xff00,
+                                                    pair(next));
+  const __m512i counts = _mm512_setr_epi64(0, 0, 0x0004000400040004, 0x0004000400040004, 0, 0,
+                                           0x0004000400040004, 0x0004000400040004);
+  const __m512i low = _mm512_and_si512(_mm512_srlv_epi16(pairs, counts), _mm512_set1_epi8(15));
   if constexpr (has_fifth) {
     const uint64_t set = word_at(block + codes - 4) | uint64_t{word_at(next + codes - 4)} << 32;
     return bit_cast<Bytes>(
         _mm512_or_si512(low, _mm512_maskz_set1_epi8(static_cast<__mmask64>(set), 16)));
   } else if constexpr (kind == BlockKind::kMXFP4) {
-    return bit_cast<Bytes>(_mm512_shuffle_epi8(
-        _mm512_broadcast_i32x4(
-            _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0)),
-        low));
+    return bit_cast<Bytes>(_mm512_shuffle_epi8(_mm512_broadcast_i32x4(mxfp4_table()), low));
   }
   return bit_cast<Bytes>(low);
 #else
-  const __m256i low = nibbles(block);
+  const __m256i low = _mm256_and_si256(
+      _mm256_inserti128_si256(_mm256_castsi128_si256(pair(block)), _mm_srli_epi16(pair(block), 4), 1),
+      _mm256_set1_epi8(15));
   if constexpr (has_fifth) {
     // Each byte gets the byte that has its bit, then keeps this bit.
     const __m256i spread = _mm256_shuffle_epi8(
@@ -171,18 +176,46 @@ FUSEWHEEL_INLINE Bytes small_codes(const uint8_t* blocks, int v, [[maybe_unused]
     const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(spread, bit), bit);
     return bit_cast<Bytes>(_mm256_or_si256(low, _mm256_and_si256(set, _mm256_set1_epi8(16))));
   } else if constexpr (kind == BlockKind::kMXFP4) {
-    return bit_cast<Bytes>(_mm256_shuffle_epi8(
-        _mm256_broadcastsi128_si256(
-            _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0)),
-        low));
+    return bit_cast<Bytes>(
+        _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(mxfp4_table()), low));
   }
   return bit_cast<Bytes>(low);
 #endif
 }
 
+#if defined(__AVX512F__)
+// Every `bytes` bytes from `from`, a word of 16 bits; of the last word the memory ends with its second byte.
+// Blocks of an odd size have every second word at its high half.
+template <int bytes>
+FUSEWHEEL_INLINE __m128i eight_words(const uint8_t* from) {
+  constexpr int together = 62 / bytes + 1 < 4 ? 62 / bytes + 1 : 4;
+  __m512i words = _mm512_setzero_si512();
+#pragma GCC unroll 4
+  for (int first = 0; first < 8; first += together) {
+    const int count = 8 - first < together ? 8 - first : together;
+    alignas(16) int16_t places[8] = {};
+    uint32_t read = 0;
+    for (int i = 0; i < count; ++i) {
+      places[first + i] = static_cast<int16_t>(i * bytes / 2);
+      read |= uint32_t{1} << places[first + i];
+    }
+    const __m128i lanes = _mm_load_si128(reinterpret_cast<const __m128i*>(places));
+    const __mmask32 live = ((1u << count) - 1) << first;
+    words = _mm512_mask_permutexvar_epi16(words, live, _mm512_castsi128_si512(lanes),
+                                          _mm512_maskz_loadu_epi16(read, from + first * bytes));
+  }
+  return _mm512_castsi512_si128(words);
+}
+#endif
+
 // The float16 numbers at byte `at` of 8 blocks, of which `live` are left; zeros after these.
 template <int bytes>
 FUSEWHEEL_INLINE __m256 halves_at(const uint8_t* blocks, int at, int64_t live) {
+#if defined(__AVX512F__)
+  if (live >= 8) {
+    return _mm256_cvtph_ps(eight_words<bytes>(blocks + at));
+  }
+#endif
   const auto half = [&](int i) {
     uint16_t number = 0;
     if (i < live) {
@@ -201,6 +234,18 @@ FUSEWHEEL_INLINE __m256 small_scales(const uint8_t* blocks, int64_t live) {
   if constexpr (kind != BlockKind::kMXFP4) {
     return halves_at<bytes>(blocks, 0, live);
   } else {
+#if defined(__AVX512F__)
+    if (live >= 8) {
+      const __m256i words = _mm256_cvtepu16_epi32(eight_words<bytes>(blocks));
+      const __m256i code = _mm256_and_si256(
+          _mm256_srlv_epi32(words, _mm256_setr_epi32(0, 8, 0, 8, 0, 8, 0, 8)), _mm256_set1_epi32(255));
+      const __m256i power = _mm256_slli_epi32(_mm256_sub_epi32(code, _mm256_set1_epi32(1)), 23);
+      // The two least powers are denormal, see power_at.
+      return _mm256_castsi256_ps(
+          _mm256_mask_sllv_epi32(power, _mm256_cmplt_epi32_mask(code, _mm256_set1_epi32(2)),
+                                 _mm256_set1_epi32(0x00200000), code));
+    }
+#endif
     const auto power = [&](int i) { return i < live ? power_at(blocks + i * bytes) : 0.0f; };
     return _mm256_setr_ps(power(0), power(1), power(2), power(3), power(4), power(5), power(6),
                           power(7));

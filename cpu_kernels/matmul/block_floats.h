@@ -16,15 +16,23 @@ constexpr bool has_float_codes(BlockKind kind) {
          kind == BlockKind::kFP8;
 }
 
-// Numbers of float8_e4m3fn; NaN is all ones.
-FUSEWHEEL_INLINE Vec<float> from_float8(Integers code) {
-  const Integers magnitude = code & 0x7f;
-  const Integers is_small = magnitude < 8;
-  const Integers small =
-      bit_cast<Integers>(__builtin_convertvector(magnitude, Vec<float>) * 0x1p-9f);
-  const Integers normal = (magnitude << 20) + (120 << 23);
-  const Integers bits = (is_small & small) | (~is_small & normal) | (magnitude == 0x7f);
-  return bit_cast<Vec<float>>(bits | (code & 0x80) << 24);
+// Numbers of float8_e4m3fn as float16: their 7 lowest bits fit there, as a number 256 times smaller. NaN is
+// all ones.
+FUSEWHEEL_INLINE Vec<float> small_float8(const uint8_t* codes) {
+#if defined(__AVX512F__)
+  const __m256i code = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
+  const __m256i magnitude = _mm256_and_si256(_mm256_slli_epi16(code, 7), _mm256_set1_epi16(0x3f80));
+  const __m256i nan = _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x3f80));
+  const __m256i sign = _mm256_and_si256(code, _mm256_set1_epi16(-0x8000));
+  return bit_cast<Vec<float>>(
+      _mm512_cvtph_ps(_mm256_or_si256(_mm256_or_si256(magnitude, sign), nan)));
+#else
+  const __m128i code = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)));
+  const __m128i magnitude = _mm_and_si128(_mm_slli_epi16(code, 7), _mm_set1_epi16(0x3f80));
+  const __m128i nan = _mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x3f80));
+  const __m128i sign = _mm_and_si128(code, _mm_set1_epi16(-0x8000));
+  return bit_cast<Vec<float>>(_mm256_cvtph_ps(_mm_or_si128(_mm_or_si128(magnitude, sign), nan)));
+#endif
 }
 
 // `count` blocks of a row times a.
@@ -35,7 +43,7 @@ __attribute__((noinline)) float dot_float_codes(const uint8_t* blocks, int64_t c
   constexpr int lanes = kLanes<float>;
   constexpr bool is_half = kind == BlockKind::kIQ4_NL;
   [[maybe_unused]] const CodeTable<kind> table;
-  Vec<float> totals[2] = {};
+  Vec<float> total = {};
   for (int64_t block = 0; block < count; ++block, blocks += format.bytes, a += format.weights) {
     __builtin_prefetch(blocks + kFloatsAhead);
     const uint8_t* codes = blocks + (is_half ? 2 : 4);
@@ -45,7 +53,7 @@ __attribute__((noinline)) float dot_float_codes(const uint8_t* blocks, int64_t c
       if constexpr (kind == BlockKind::kFP8) {
 #pragma GCC unroll 4
         for (int i = 0; i < kBlockPart; i += lanes) {
-          sums[i / lanes % 2] += from_float8(load_codes(codes + part + i)) * load(a + part + i);
+          sums[i / lanes % 2] += small_float8(codes + part + i) * load(a + part + i);
         }
       } else {
 #pragma GCC unroll 2
@@ -57,10 +65,71 @@ __attribute__((noinline)) float dot_float_codes(const uint8_t* blocks, int64_t c
       }
     }
     const float scale = is_half ? half_at(blocks) : float_at(blocks);
-    totals[block % 2] += (sums[0] + sums[1]) * splat(scale);
+    const float steps = kind == BlockKind::kFP8 ? 256.0f : 1.0f;
+    total += (sums[0] + sums[1]) * steps * splat(scale);
   }
-  return sum<float>(totals[0] + totals[1]);
+  return sum<float>(total);
 }
+
+// Whether a kind's codes are looked up as they lie in words of 32 bits, for which the elements of a are in
+// the order of order_by_words: then codes are only shifted and not widened.
+constexpr bool takes_words(BlockKind kind) {
+  return kBytes == 64 && (kind == BlockKind::kNF4 || kind == BlockKind::kFP4);
+}
+
+#if defined(__AVX512F__)
+
+constexpr int kWords = 16;
+constexpr int kWordCodes = 8;
+// Blocks whose codes fill a vector of words.
+constexpr int kWordBlocks = 2;
+constexpr int kTogether = kWords * kWordCodes;
+
+// Element [code][word] of each kTogether elements; zeros after the last. Words of a block hold 16 low
+// halves and 16 high halves of its first part, and then those of its second.
+FUSEWHEEL_INLINE void order_by_words(const float* a, int64_t columns, float* to) {
+  for (int64_t begin = 0; begin < columns; begin += kTogether, to += kTogether) {
+    for (int code = 0; code < kWordCodes; ++code) {
+      for (int word = 0; word < kWords; ++word) {
+        const int byte = word % 4 * 4 + code / 2;
+        const int64_t from = begin + word / 4 * kBlockPart + code % 2 * (kBlockPart / 2) + byte;
+        to[code * kWords + word] = from < columns ? a[from] : 0.0f;
+      }
+    }
+  }
+}
+
+// `count` blocks of a row times the elements of a in that order.
+template <BlockKind kind>
+__attribute__((noinline)) float dot_words(const uint8_t* blocks, int64_t count, const float* a) {
+  constexpr int bytes = block_format(kind).bytes;
+  constexpr __mmask16 second = 0xff00;
+  const CodeTable<kind> table;
+  Vec<float> total = {};
+  for (int64_t block = 0; block < count; block += kWordBlocks, a += kTogether) {
+    __builtin_prefetch(blocks + kFloatsAhead);
+    // Behind the last block a is zeros.
+    const uint8_t* next = block + 1 < count ? blocks + bytes : blocks;
+    const auto codes = [](const uint8_t* of) {
+      return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(of + sizeof(float)));
+    };
+    const __m512i words = _mm512_mask_broadcast_i32x8(_mm512_castsi256_si512(codes(blocks)), second,
+                                                      codes(next));
+    Vec<float> sums[2] = {};
+#pragma GCC unroll 8
+    for (int code = 0; code < kWordCodes; ++code) {
+      const __m512i code_first = _mm512_srli_epi32(words, 4 * code);
+      sums[code % 2] += table.look_up(bit_cast<Integers>(code_first)) * load(a + code * kWords);
+    }
+    const __m512 scale = _mm512_mask_broadcastss_ps(_mm512_set1_ps(float_at(blocks)), second,
+                                                    _mm_load_ss(reinterpret_cast<const float*>(next)));
+    total += (sums[0] + sums[1]) * bit_cast<Vec<float>>(scale);
+    blocks += kWordBlocks * bytes;
+  }
+  return sum<float>(total);
+}
+
+#endif  // __AVX512F__
 
 }  // namespace fusewheel::FUSEWHEEL_ISA
 

@@ -1,7 +1,7 @@
 // One row of a, or very few, as in generating text: which of the streaming products a weight takes.
 #pragma once
 
-#include "block_digits.h"
+#include "block_row.h"
 #include "digit_rows.h"
 #include "matmul.h"
 #include "streams.h"
@@ -63,6 +63,12 @@ FUSEWHEEL_INLINE int64_t one_row_scratch(const LinearWeight& weight, int64_t row
 #if defined(__AVX2__)
 FUSEWHEEL_INLINE bool prepare_block_row(const LinearWeight& weight, const float* a, Dtype dtype,
                                         OneRow& one) {
+#if defined(__AVX512F__)
+  if (takes_words(weight.blocks.kind)) {
+    order_by_words(a, weight.columns, reinterpret_cast<float*>(one.block_digits));
+    return true;
+  }
+#endif
   if (weight.blocks.kind == BlockKind::kQ8_0 || has_float_codes(weight.blocks.kind)) {
     return true;
   }
@@ -76,7 +82,7 @@ FUSEWHEEL_INLINE bool prepare_block_row(const LinearWeight& weight, const float*
   for (int64_t i = 0; i < block_supers(weight.columns); ++i) {
     const int64_t left = weight.columns - i * kSuperWeights;
     to_block_digits(a + i * kSuperWeights, left < kSuperWeights ? left : kSuperWeights,
-                    one.block_planes, one.block_digits[i]);
+                    one.block_planes, centre_of(weight.blocks.kind), one.block_digits[i]);
   }
   return true;
 }

@@ -70,6 +70,15 @@ FUSEWHEEL_INLINE void add_products(Integers& sums, Bytes positive, Bytes other) 
 #endif
 }
 
+// Adds products of neighbouring 16-bit numbers, two in each lane; likewise.
+FUSEWHEEL_INLINE void add_word_products(Integers& sums, Integers first, Integers second) {
+#if defined(__AVX512F__)
+  asm("vpdpwssd %2, %1, %0" : "+v"(sums) : "v"(first), "v"(second));
+#else
+  asm("%{vex%} vpdpwssd %2, %1, %0" : "+x"(sums) : "x"(first), "x"(second));
+#endif
+}
+
 // Sums of integers stay in the order in which they are written: the compiler's own, a tree, keeps
 // more products waiting than there are registers.
 FUSEWHEEL_INLINE void keep_order(Shorts& sum) { asm("" : "+v"(sum)); }
