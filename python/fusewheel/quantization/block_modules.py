@@ -46,7 +46,45 @@ def check_blocks(what: str, blocks: Tensor, kind: str, dimensions: int = 0) -> N
         )
 
 
-class LinearBlocks(nn.Module):
+class StoredBlocks(nn.Module):
+    """What layers share whose weight stays in stored blocks.
+
+    Instead of `weight` they have the buffer `blocks`, which a cast to another dtype leaves as it
+    is. Input and bias have gradients.
+
+    Args:
+        blocks: `[..., N, K / weights, bytes]`, uint8, of as many dimensions as the class says. They
+            are held, not copied.
+        kind: the name of the format, `"Q4_K"`.
+        bias: `[..., N]`; default None.
+
+    Raises:
+        ValueError: `kind` is unknown, or the blocks have another dtype or shape.
+    """
+
+    dimensions = 3
+    blocks: Tensor
+    bias: Parameter | None
+
+    def __init__(self, blocks: Tensor, kind: str, bias: Tensor | None = None) -> None:
+        super().__init__()
+        check_blocks(type(self).__name__, blocks, kind, self.dimensions)
+        self.kind = kind
+        self.out_features = blocks.shape[-3]
+        self.in_features = blocks.shape[-2] * FORMATS[kind].weights
+        self.register_buffer("blocks", blocks)
+        held = bias if bias is None or isinstance(bias, Parameter) else Parameter(bias)
+        self.register_parameter("bias", held)
+
+    def extra_repr(self) -> str:
+        """The text that `print` shows for the layer."""
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}, kind={self.kind}"
+        )
+
+
+class LinearBlocks(StoredBlocks):
     """A linear layer whose weight stays in stored blocks; see `linear_blocks`.
 
     Instead of `weight` it has the buffer `blocks`, which a cast to another dtype leaves as it is.
@@ -62,19 +100,6 @@ class LinearBlocks(nn.Module):
     Raises:
         ValueError: `kind` is unknown, or the blocks have another dtype or shape.
     """
-
-    blocks: Tensor
-    bias: Parameter | None
-
-    def __init__(self, blocks: Tensor, kind: str, bias: Tensor | None = None) -> None:
-        super().__init__()
-        check_blocks("LinearBlocks", blocks, kind, 3)
-        self.kind = kind
-        self.out_features = blocks.shape[0]
-        self.in_features = blocks.shape[1] * FORMATS[kind].weights
-        self.register_buffer("blocks", blocks)
-        held = bias if bias is None or isinstance(bias, Parameter) else Parameter(bias)
-        self.register_parameter("bias", held)
 
     @classmethod
     def from_linear(cls, linear: nn.Linear, kind: str) -> LinearBlocks:
@@ -96,13 +121,6 @@ class LinearBlocks(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """`[..., K]` to `[..., N]`, in the dtype of `input`."""
         return linear_blocks(input, self.blocks, self.kind, self.bias)
-
-    def extra_repr(self) -> str:
-        """The text that `print` shows for the layer."""
-        return (
-            f"in_features={self.in_features}, out_features={self.out_features}, "
-            f"bias={self.bias is not None}, kind={self.kind}"
-        )
 
 
 class EmbeddingBlocks(nn.Module):

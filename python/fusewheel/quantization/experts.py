@@ -15,11 +15,11 @@ from fusewheel.ops.experts._mixture import mixture
 from fusewheel.ops.experts.grouped_linear import grouped_linear
 from fusewheel.ops.experts.grouped_linear_blocks import grouped_linear_blocks
 from fusewheel.ops.linear._blocks import FORMATS
-from fusewheel.quantization.block_modules import check_blocks
+from fusewheel.quantization.block_modules import StoredBlocks
 from fusewheel.quantization.block_rounding import quantize_blocks
 
 
-class GroupedBlocks(nn.Module):
+class GroupedBlocks(StoredBlocks):
     """The linear layers of all experts, with weights in stored blocks.
 
     Instead of `weight` it has the buffer `blocks`, which a cast to another dtype leaves as it is.
@@ -36,18 +36,12 @@ class GroupedBlocks(nn.Module):
         ValueError: `kind` is unknown, or the blocks have another dtype or shape.
     """
 
-    blocks: Tensor
-    bias: Parameter | None
+    dimensions = 4
 
-    def __init__(self, blocks: Tensor, kind: str, bias: Tensor | None = None) -> None:
-        super().__init__()
-        check_blocks("GroupedBlocks", blocks, kind, 4)
-        self.kind = kind
-        self.experts, self.out_features = blocks.shape[:2]
-        self.in_features = blocks.shape[2] * FORMATS[kind].weights
-        self.register_buffer("blocks", blocks)
-        held = bias if bias is None or isinstance(bias, Parameter) else Parameter(bias)
-        self.register_parameter("bias", held)
+    @property
+    def experts(self) -> int:
+        """How many experts there are."""
+        return len(self.blocks)
 
     @classmethod
     def from_weight(cls, weight: Tensor, kind: str, bias: Tensor | None = None) -> GroupedBlocks:
@@ -67,10 +61,7 @@ class GroupedBlocks(nn.Module):
 
     def extra_repr(self) -> str:
         """The text that `print` shows for the layers."""
-        return (
-            f"experts={self.experts}, in_features={self.in_features}, out_features="
-            f"{self.out_features}, bias={self.bias is not None}, kind={self.kind}"
-        )
+        return f"experts={self.experts}, {super().extra_repr()}"
 
 
 class GroupedFloats(nn.Module):
