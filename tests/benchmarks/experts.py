@@ -12,6 +12,7 @@ from typing import Any
 import fusewheel
 import torch
 from benchmarks.goals import DENSE, EAGER, GROUPED, READ, expert_goals, judged
+from benchmarks.linear import PAUSE
 from benchmarks.results import Cell
 from benchmarks.tables import Column, Panels, Table, met, wrapped
 from benchmarks.timing import measure, reader
@@ -66,7 +67,7 @@ def cells(options: argparse.Namespace) -> Iterator[Cell]:
                 calls, bytes_read = competitors(case, modules, sizes, dtype, total)
                 if case == "token":
                     calls[READ] = reader(total)
-                times = measure(calls, options.seconds)
+                times = measure(calls, options.seconds, PAUSE)
                 roofs = {
                     way: size * times[READ] / total if READ in times else 0.0
                     for way, size in bytes_read.items()

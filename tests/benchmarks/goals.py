@@ -66,6 +66,11 @@ def qlora_goals(case: str) -> dict[str, float]:
     return {BNB: 5.0 if older else 2.0} if case == "step" else {}
 
 
+def format_goals(kind: str) -> dict[str, float]:
+    """Of one row and a weight in stored blocks: of the formats that most files have."""
+    return {READ: 0.75} if kind in ("Q4_K", "Q6_K", "NF4", "MXFP4") else {}
+
+
 def expert_goals(case: str) -> dict[str, float]:
     """Of the experts of a mixture."""
     return {
