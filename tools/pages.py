@@ -47,7 +47,7 @@ STYLE = ROOT / "tools" / "site.css"
 MODULES = (
     *("fusewheel", "fusewheel.nn", "fusewheel.transformers", "fusewheel.quantization"),
     *("fusewheel.compiler", "fusewheel.jit", "fusewheel.inductor", "fusewheel.distributed"),
-    "fusewheel.doctor",
+    *("fusewheel.engine", "fusewheel.doctor"),
 )
 
 
