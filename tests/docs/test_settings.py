@@ -38,7 +38,7 @@ def test_every_variable_is_on_the_page() -> None:
 
 
 def test_every_option_is_on_the_page() -> None:
-    """Of each function in the table: all that it takes beside what it works on, and nothing else."""
+    """Of each function in the table: all that it takes beside its model, and nothing else."""
     text = PAGE.read_text(encoding="utf-8").partition("## Options")[2]
     rows = re.findall(r"^\| `(fusewheel[\w.]*)` \| (`.*?) \|", text, re.MULTILINE)
     assert len(rows) > 6
