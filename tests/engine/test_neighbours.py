@@ -136,6 +136,19 @@ def test_a_layer_whose_bias_another_one_computes() -> None:
     assert torch.equal(found[1], linear(*inputs, bias[0]))
 
 
+def test_a_layer_whose_result_nothing_uses() -> None:
+    """The layers beside it are computed as ever."""
+    writer, dtype, linear = ProgramWriter(), torch.float32, ops.linear.default
+    x, w = writer.input(dtype, (1, SIZE), (SIZE, 1)), writer.input(dtype, (8, SIZE), (SIZE, 1))
+    used = [writer.result(dtype, (1, 8), (8, 1)) for _ in range(2)]
+    for result in (used[0], None, used[1]):
+        writer.step(linear, (x, w, None), (result,))
+    inputs = torch.randn(1, SIZE), weight(8)
+    expected = linear(*inputs, None)
+    for found in writer.finish(used)(*inputs):
+        assert torch.equal(found, expected)
+
+
 def test_an_error_names_the_line_of_its_layer() -> None:
     """And the layers that come afterwards are computed as ever."""
     layers = [[weight(8), None], [weight(8), torch.randn(9)], [weight(8), None]]
