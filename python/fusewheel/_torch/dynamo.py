@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
 import threading
 from collections import Counter
@@ -134,3 +135,25 @@ def configured(**settings: Any) -> contextlib.AbstractContextManager[Any]:
     patch = find("torch._dynamo.config.patch", "compile under other settings")
     block: contextlib.AbstractContextManager[Any] = patch(**settings)
     return block
+
+
+def repeats_calls() -> bool:
+    """Whether this torch can trace a function once and repeat it in one flat graph."""
+    mark = getattr(torch.compiler, "nested_compile_region", None)
+    if mark is None or "max_reuse_entries" not in inspect.signature(mark).parameters:
+        return False
+    return hasattr(
+        find("torch._dynamo.config", "trace equal layers once"), "inline_invoke_subgraph"
+    )
+
+
+def repeated(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of tensors and modules that Dynamo traces once for all equal calls of it.
+
+    What differs between two calls, it traces again. Only where `repeats_calls`.
+    """
+    # Each kind of call is an entry, and too many of them are an error.
+    call: Callable[..., Any] = torch.compiler.nested_compile_region(
+        function, max_reuse_entries=1 << 20
+    )
+    return call

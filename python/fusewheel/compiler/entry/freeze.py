@@ -17,6 +17,7 @@ from torch.fx import GraphModule
 
 from fusewheel._torch.compiled_module import compiled_call, set_compiled_call
 from fusewheel.compiler.entry.dynamo import Compiled, backend
+from fusewheel.compiler.entry.equal_layers import EqualLayers
 
 # The calls in which a model is usually compiled: `generate` compiles the first two.
 _COMPILING = 2
@@ -73,8 +74,10 @@ def freeze(
     model.requires_grad_(False)
     guards = torch.compiler.skip_guard_on_all_nn_modules_unsafe
     own = {**(options or {}), "guard_filter_fn": guards}
-    model.compile(backend=_Backend(), options=own, **settings)
-    set_compiled_call(model, _Frozen(model, compiled_call(model), dict(options or {}), settings))
+    layers = EqualLayers(model)
+    model.compile(backend=_Backend(layers), options=own, **settings)
+    call = _Frozen(model, layers, compiled_call(model), dict(options or {}), settings)
+    set_compiled_call(model, call)
     return model
 
 
@@ -88,7 +91,11 @@ class _Backend:
     # Where `fusewheel.compiler.match.recompile` looks for the backend inside.
     compiler_fn = staticmethod(backend)
 
+    def __init__(self, layers: EqualLayers) -> None:
+        self._layers = layers
+
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any], **given: Any) -> Compiled:
+        self._layers.check(len(example_inputs))
         return backend(gm, example_inputs, **given)
 
 
@@ -141,6 +148,7 @@ class _Frozen:
     def __init__(
         self,
         model: torch.nn.Module,
+        layers: EqualLayers,
         compiled: Callable[..., Any],
         options: dict[str, Any],
         settings: dict[str, Any],
@@ -150,6 +158,7 @@ class _Frozen:
         self._again = {"options": options or None, **settings}
         self._calls = 0
         self._text = _Text({})
+        self._layers = layers
         tables: list[tuple[str, dict[str, Any]]] = [
             (f"{path}." if path else "", table)
             for path, module in model.named_modules()
@@ -179,8 +188,7 @@ class _Frozen:
             if self._calls >= _COMPILING:
                 return self._compiled(*args, **kwargs)
             self._calls += 1
-            with _without_collections():
-                return self._compiled(*args, **kwargs)
+            return self._compiling(*args, **kwargs)
         warnings.warn(
             f"the model is no longer frozen, because {self._change()} has changed: it is compiled "
             "again, with all guards. Call fusewheel.freeze(model) after the last change",
@@ -188,6 +196,16 @@ class _Frozen:
         )
         self._model.compile(backend="fusewheel", **self._again)
         return compiled_call(self._model)(*args, **kwargs)
+
+    def _compiling(self, *args: Any, **kwargs: Any) -> Any:
+        with _without_collections():
+            try:
+                with self._layers.traced_once():
+                    return self._compiled(*args, **kwargs)
+            except Exception:
+                if not self._layers.mixed_up:
+                    raise
+            return self._compiled(*args, **kwargs)
 
     def _is_unchanged(self) -> bool:
         try:

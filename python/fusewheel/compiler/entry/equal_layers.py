@@ -1,0 +1,159 @@
+"""Equal layers of a language model, of which Dynamo traces one and repeats its operations.
+
+Tracing takes most of the time of compiling. PyTorch can repeat what it has traced of a function of
+tensors. A layer of transformers is none, because it writes to its cache. So while a frozen model is
+compiled, its layers are given keys and values and return them, and the cache is written outside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusewheel._torch.dynamo import configured, repeated, repeats_calls
+
+# Layers that use their cache for nothing but one `update`, and that are equal but for weights.
+_KNOWN = frozenset(
+    f"{name}DecoderLayer"
+    for name in ("Gemma", "Granite", "Llama", "Mistral", "Olmo", "Olmo2", "Phi3", "Qwen2", "Qwen3")
+)
+_ARGUMENTS = frozenset(
+    {"attention_mask", "position_ids", "position_embeddings", "use_cache", "cache"}
+)
+
+Forward = Callable[..., Tensor]
+
+
+class EqualLayers:
+    """The equal layers of one model; there may be none.
+
+    Attributes:
+        mixed_up: whether PyTorch took the weights of one layer for those of another.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.mixed_up = False
+        self._tracing = False
+        self._forwards: list[tuple[torch.nn.Module, Forward]] = []
+        caches = sys.modules.get("transformers.cache_utils")
+        if caches is None or not repeats_calls():
+            return
+        kinds = caches.DynamicCache, caches.DynamicLayer
+        for layers in model.modules():
+            if not isinstance(layers, torch.nn.ModuleList) or len(layers) < 2:
+                continue
+            if all(map(_is_known, layers)):
+                forward = _forward(repeated(_computed), kinds)
+                # Methods: Dynamo must know where a layer comes from, or it repeats the first one
+                # with its weights.
+                self._forwards += [(layer, MethodType(forward, layer)) for layer in layers]
+
+    @contextlib.contextmanager
+    def traced_once(self) -> Iterator[None]:
+        """A block in which a model is compiled."""
+        if not self._forwards or self.mixed_up or torch.is_autocast_enabled("cpu"):
+            # The keys of an empty cache have the dtype of what comes in.
+            yield
+            return
+        # Who has replaced a layer's forward wants it called.
+        replaced = [(layer, own) for layer, own in self._forwards if "forward" not in vars(layer)]
+        for layer, own in replaced:
+            vars(layer)["forward"] = own
+        self._tracing = True
+        try:
+            with configured(inline_invoke_subgraph=True):
+                yield
+        finally:
+            self._tracing = False
+            for layer, own in replaced:
+                if vars(layer).get("forward") is own:
+                    del vars(layer)["forward"]
+
+    def check(self, inputs: int) -> None:
+        """Refuse a graph that has fewer inputs than all layers have parameters.
+
+        Raises:
+            RuntimeError: if so; then `mixed_up` is set, and nothing is repeated any more.
+        """
+        count = sum(1 for layer, _ in self._forwards for _ in layer.parameters())
+        if self._tracing and inputs < count:
+            self.mixed_up = True
+            raise RuntimeError(f"the graph has {inputs} inputs, the layers {count} parameters")
+
+
+def _is_known(layer: torch.nn.Module) -> bool:
+    kind = type(layer)
+    return kind.__name__ in _KNOWN and kind.__module__.startswith("transformers.")
+
+
+class _Rows:
+    """Stands for a cache: the keys and values of one layer."""
+
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        self.keys, self.values = keys, values
+
+    def update(self, keys: Tensor, values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        self.keys = torch.cat([self.keys, keys], dim=-2)
+        self.values = torch.cat([self.values, values], dim=-2)
+        return self.keys, self.values
+
+
+def _computed(
+    layer: torch.nn.Module,
+    hidden: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    positions: Tensor | None,
+    cos: Tensor,
+    sin: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What a layer computes, and its keys and values."""
+    rows = _Rows(keys, values)
+    forward: Any = type(layer).forward
+    found = forward(
+        layer,
+        hidden,
+        attention_mask=mask,
+        position_ids=positions,
+        position_embeddings=(cos, sin),
+        cache=rows,
+        use_cache=True,
+    )
+    return found, rows.keys, rows.values
+
+
+def _forward(once: Callable[..., Any], kinds: tuple[type, type]) -> Callable[..., Tensor]:
+    """The `forward` of layers while they are compiled."""
+    cache_kind, rows_kind = kinds
+
+    def forward(layer: Any, hidden: Tensor, **given: Any) -> Tensor:
+        cache, index = given.get("cache"), layer.self_attn.layer_idx
+        if (
+            type(cache) is not cache_kind
+            or cache.offloading
+            or len(cache.layers) <= index
+            or type(cache.layers[index]) is not rows_kind
+            or given.get("position_embeddings") is None
+            or not all(name in _ARGUMENTS for name in given)
+        ):
+            whole: Tensor = type(layer).forward(layer, hidden, **given)
+            return whole
+        rows = cache.layers[index]
+        if not rows.is_initialized:
+            rows.lazy_initialization(hidden, hidden)
+        cos, sin = given["position_embeddings"]
+        mask, positions = given.get("attention_mask"), given.get("position_ids")
+        found: Tensor
+        found, rows.keys, rows.values = once(
+            layer, hidden, rows.keys, rows.values, mask, positions, cos, sin
+        )
+        return found
+
+    return forward

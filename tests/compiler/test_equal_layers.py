@@ -1,0 +1,72 @@
+"""A frozen language model is compiled in less time: of its equal layers one is traced."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import fusewheel
+import pytest
+import torch
+from compiler.test_caches import OPTIONS, build
+from compiler.test_models import tokens
+from nightly import NIGHTLY
+from torch._dynamo.utils import counters
+
+LAYERS = 4
+
+
+def captured(model: Any, *, freeze: bool) -> tuple[torch.Tensor, int, int]:
+    """The text of a compiled copy, its graphs, and the operations that Dynamo traced for them."""
+    twin, ids = copy.deepcopy(model), torch.arange(3, 12)[None]
+    if freeze:
+        fusewheel.freeze(twin, options={"inner": "none"})
+    else:
+        twin.compile(backend="fusewheel", options={"inner": "none"})
+    torch._dynamo.reset()
+    counters.clear()
+    text = twin.generate(ids, max_new_tokens=6, **OPTIONS)
+    assert counters["fusewheel"]["append"] == 2 * LAYERS * counters["stats"]["unique_graphs"]
+    return text, counters["stats"]["unique_graphs"], counters["stats"]["calls_captured"]
+
+
+MORE = [pytest.param(name, marks=NIGHTLY) for name in ("Qwen3", "Olmo2", "Phi3")]
+
+
+@pytest.mark.parametrize("name", ["Llama", *MORE])
+def test_one_layer_is_traced(name: str) -> None:
+    model = build(name, num_hidden_layers=LAYERS)
+    text, graphs, calls = captured(model, freeze=True)
+    _, more_graphs, more_calls = captured(model, freeze=False)
+    assert torch.equal(text, model.generate(torch.arange(3, 12)[None], max_new_tokens=6, **OPTIONS))
+    assert graphs == more_graphs == 2
+    assert calls < more_calls / 2
+
+
+def test_layers_that_differ_are_traced_again() -> None:
+    """Here in a number that the second layer has for itself."""
+    model = build("Llama", num_hidden_layers=LAYERS)
+    model.model.layers[1].self_attn.scaling = 1.0
+    model.model.layers[2].input_layernorm.variance_epsilon = 0.5
+    text, _, _ = captured(model, freeze=True)
+    assert torch.equal(text, model.generate(torch.arange(3, 12)[None], max_new_tokens=6, **OPTIONS))
+
+
+def test_a_graph_without_all_parameters() -> None:
+    """As if torch had taken the weights of one layer for all: every layer is traced."""
+    model = build("Llama", num_hidden_layers=LAYERS)
+    for layer in model.model.layers:
+        layer.unused = torch.nn.ParameterList(torch.zeros(1) for _ in range(20))
+    text, graphs, calls = captured(model, freeze=True)
+    assert torch.equal(text, model.generate(torch.arange(3, 12)[None], max_new_tokens=6, **OPTIONS))
+    _, _, all_calls = captured(model, freeze=False)
+    assert graphs <= 3 and calls >= all_calls
+
+
+def test_forwards_are_put_back() -> None:
+    model = build("Llama", num_hidden_layers=LAYERS)
+    mine = model.model.layers[1].forward
+    model.model.layers[1].forward = lambda *args, **given: mine(*args, **given)
+    fusewheel.freeze(model, options={"inner": "none"})
+    model(tokens(5))
+    assert ["forward" in vars(layer) for layer in model.model.layers] == [False, True, False, False]
