@@ -137,7 +137,7 @@ def test_a_file_that_no_operator_names_belongs_to_its_family(stems, path, expect
 
 def test_what_operators_share_has_tests_too():
     (run,) = tests_of.shared_tests(Path("cpu_kernels/engine/append.cc"))
-    assert run == tests_of.Run(("tests/engine",))
+    assert run == tests_of.Run(("tests/engine", "-m", "not nightly"))
     backend, kernels = tests_of.shared_tests(Path("cuda_kernels/backend.cc"))
     assert "tests/ops/test_refusals.py" in backend.arguments and not backend.env
     assert kernels.arguments == ("tests/cuda_emulated",)
