@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kTileThreads)
     if (kByQuery && args.dots != nullptr && task.part == 0) {
 #pragma unroll
       for (int i = 0; i < kOwnRows; ++i) {
-        const A dot = task.wrong ? static_cast<A>(NAN) : across<Plus>(dots[i]);
+        const A dot = task.wrong ? static_cast<A>(NAN) : warp_reduce<Plus>(dots[i], kAcross);
         const int64_t query = task.first + own_row(i);
         if (own_column(0) == 0 && query < own.queries) {
           row_values<A>(args.dots, shape, task.batch, task.head, own.query)[query] = dot;

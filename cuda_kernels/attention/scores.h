@@ -6,6 +6,14 @@
 namespace fusewheel {
 namespace {
 
+// Some columns of a tile.
+struct Span {
+  int begin;
+  int end;
+
+  __device__ bool holds(int column) const { return column >= begin && column < end; }
+};
+
 // Rows of scores and the columns that they see. Row i stands at column i + columns - rows and sees so
 // many columns before and after that one; -1 for all of them.
 struct Band {
@@ -30,6 +38,14 @@ struct Band {
     return row < rows && column >= begin(row) && column < end(row);
   }
 
+  // Of the tile at `column`: which of its columns a row sees.
+  __device__ Span span(int64_t row, int64_t column) const {
+    if (row >= rows) {
+      return {0, 0};
+    }
+    return {within(begin(row) - column), within(end(row) - column)};
+  }
+
   // Of the tile at `first`: its last row.
   __device__ int64_t last(int64_t first) const {
     return first + kTile < rows ? first + kTile - 1 : rows - 1;
@@ -38,6 +54,11 @@ struct Band {
   // Whether a tile has all its rows, and every one sees all of its columns.
   __device__ bool sees_all(int64_t first, int64_t column) const {
     return first + kTile <= rows && begin(last(first)) <= column && column + kTile <= end(first);
+  }
+
+ private:
+  static __device__ int within(int64_t column) {
+    return column < 0 ? 0 : column < kTile ? static_cast<int>(column) : kTile;
   }
 };
 
@@ -72,6 +93,9 @@ struct Scores {
       bias = static_cast<const char*>(bias) + at * (is_mask ? 1 : sizeof(T));
     }
   }
+
+  // Whether a product only has to be scaled.
+  __device__ bool is_plain() const { return bias == nullptr && !(softcap > 0); }
 
   // The score; -inf where the key is not seen. `cap` becomes the hyperbolic tangent of the soft cap.
   __device__ A finish(A product, int64_t query, int64_t key, bool seen, A& cap) const {

@@ -249,15 +249,5 @@ __device__ void store_result(const Head<T>& to, int64_t first, int64_t column,
   }
 }
 
-// Over the threads that share rows.
-template <typename Combine, typename A>
-__device__ A across(A value) {
-#pragma unroll
-  for (int distance = kAcross / 2; distance > 0; distance /= 2) {
-    value = Combine()(value, __shfl_xor_sync(0xffffffffu, value, distance));
-  }
-  return value;
-}
-
 }  // namespace
 }  // namespace fusewheel

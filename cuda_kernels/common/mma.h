@@ -81,6 +81,30 @@ __device__ inline void multiply_add_tiles(const uint32_t (&a)[4], const uint32_t
 #undef FUSEWHEEL_MMA
 #endif
 
+// Four matrices of 8 x 8 elements from shared memory, by all lanes of a warp: ldmatrix of the PTX
+// manual. Lane i brings the address of row i % 8 of matrix i / 8: 16 bytes, at a multiple of 16. Of each
+// matrix a lane gets the pair at (r, c), or, transposed, the pair down column r from row c.
+template <bool transposed>
+__device__ inline void load_matrices(const void* row, uint32_t (&to)[4]) {
+  FUSEWHEEL_EXPECT_ALIGNED(row, 16);
+#if FUSEWHEEL_EMULATED
+  emulation::load_matrices(row, transposed, to);
+#else
+  const auto from = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  if constexpr (transposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from)
+                 : "memory");
+  }
+#endif
+}
+
 // Begins to copy 16 bytes from global to shared memory; zeros if they do not exist. Both addresses are
 // multiples of 16.
 __device__ inline void copy_async(void* shared, const void* global, bool exists) {

@@ -49,7 +49,28 @@ void multiply(void* const* lanes) {
   }
 }
 
+void distribute(void* const* lanes) {
+  constexpr unsigned kSize = 8;  // of a matrix
+  uint16_t elements[kWarpSize][kSize];
+  for (unsigned lane = 0; lane < kWarpSize; ++lane) {
+    std::memcpy(elements[lane], &static_cast<const MatrixPart*>(lanes[lane])->row,
+                sizeof(elements[lane]));
+  }
+  for (unsigned lane = 0; lane < kWarpSize; ++lane) {
+    const auto& part = *static_cast<const MatrixPart*>(lanes[lane]);
+    const unsigned r = lane / 4;
+    const unsigned c = 2 * (lane % 4);
+    for (unsigned i = 0; i < 4; ++i) {
+      const auto* matrix = elements + i * kSize;
+      part.to[i] = part.transposed ? pair_of(matrix[c][r], matrix[c + 1][r])
+                                   : pair_of(matrix[r][c], matrix[r][c + 1]);
+    }
+  }
+}
+
 }  // namespace
+
+void exchange_matrices(MatrixPart part) { block.together(&part, &distribute); }
 
 void multiply_add_tiles(TilePart part) { block.together(&part, &multiply); }
 

@@ -18,6 +18,21 @@ struct TilePart {
 // The last lane of the warp to come computes all: exact products, added up in float64 and rounded once.
 void multiply_add_tiles(TilePart part);
 
+// A lane's part of loading four matrices: the row that it brings, and what it gets.
+struct MatrixPart {
+  unsigned __int128 row;
+  uint32_t* to;
+  bool transposed;
+};
+
+void exchange_matrices(MatrixPart part);
+
+// The row is read by the lane that brings it, in one access; banks serve eight lanes at a time, and so
+// the rows of one matrix, as on a GPU.
+inline void load_matrices(const void* row, bool transposed, uint32_t (&to)[4]) {
+  exchange_matrices({*static_cast<const unsigned __int128*>(row), to, transposed});
+}
+
 inline uint32_t pair_of(uint16_t low, uint16_t high) {
   return low | static_cast<uint32_t>(high) << 16;
 }

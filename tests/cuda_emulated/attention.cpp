@@ -37,6 +37,9 @@ constexpr Case kCases[] = {
     {2, 2, 5, 0, 4, 4, -1, -1, 0, 0, 0, false, false, true},
     {2, 1, 0, 5, 4, 4, -1, -1, 0, 0, 0, false, false, true},
     {1, 1, 5, 7, 0, 0, -1, -1, 0, 0, 0, false, false, true},
+    // For tensor cores, in half types.
+    {2, 1, 70, 130, 128, 72, -1, 0, 8, 0, 0, false, false, true},
+    {1, 1, 130, 65, 16, 64, 3, 70, 24, 0, 0, true, false, false},
 };
 
 // Buffers that live as long as a call.
@@ -95,7 +98,7 @@ AttentionArgs arguments(const Case& c, Dtype dtype, bool result, Memory& memory)
 void forward(const Case& c, Dtype dtype) {
   Memory memory(c, dtype);
   AttentionArgs args = arguments(c, dtype, true, memory);
-  args.scratch = memory.take(attention_scratch_bytes(args.shape), 1, true);
+  args.scratch = memory.take(attention_scratch_bytes(args.shape), 1, false);
   attention_launch(args, nullptr);
   memory.expect_written("attention");
 }
@@ -151,11 +154,11 @@ Packing packing(const Bounded& bounds, Memory& memory) {
           memory.take(packing_scratch_bytes(count), 1, false)};
 }
 
-void packed(const Bounded& bounds, Dtype dtype) {
-  const Case c{2, 1, 70, 130, 9, 20, 33, 0, 0, 0, 0, false, false, true};
+void packed(const Bounded& bounds, Dtype dtype, int64_t size) {
+  const Case c{2, 1, 70, 130, size, 24, 33, 0, 0, 0, 0, false, false, true};
   Memory memory(c, dtype);
   AttentionVarlenArgs args{arguments(c, dtype, true, memory), packing(bounds, memory)};
-  args.all.scratch = memory.take(attention_scratch_bytes(args.all.shape), 1, true);
+  args.all.scratch = memory.take(attention_scratch_bytes(args.all.shape), 1, false);
   attention_varlen_launch(args, nullptr);
   memory.expect_written("attention_varlen");
   Memory gradients(c, dtype);
@@ -174,7 +177,8 @@ int main() {
       backward(c, dtype);
     }
     for (const Bounded& bounds : kBounds) {
-      packed(bounds, dtype);
+      packed(bounds, dtype, 9);
+      packed(bounds, dtype, 16);  // for tensor cores, in half types
     }
   }
 }

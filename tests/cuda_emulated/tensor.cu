@@ -53,6 +53,38 @@ void check_product(const float* out) {
   }
 }
 
+constexpr int kRows = 32;  // of four matrices
+constexpr int kSize = 8;
+
+// Writes the pairs that a lane gets as numbers of 16 bits, by matrix and lane.
+template <bool transposed>
+__global__ void loads(uint32_t* out) {
+  FUSEWHEEL_DYNAMIC_SHARED(uint16_t, shared);
+  uint16_t* own = shared + threadIdx.x * kSize;
+  for (int i = 0; i < kSize; ++i) {
+    own[i] = static_cast<uint16_t>(threadIdx.x * kSize + i);
+  }
+  __syncwarp();
+  uint32_t found[4];
+  load_matrices<transposed>(own, found);
+  for (int i = 0; i < 4; ++i) {
+    out[i * kWarp + threadIdx.x] = found[i];
+  }
+}
+
+void check_matrices(const uint32_t* out, bool transposed) {
+  for (int i = 0; i < 4 * kWarp; ++i) {
+    const int matrix = i / kWarp * kSize * kSize;
+    const int r = i % kWarp / 4;
+    const int c = i % 4 * 2;
+    const int first = matrix + (transposed ? c * kSize + r : r * kSize + c);
+    const int second = first + (transposed ? kSize : 1);
+    if (out[i] != static_cast<uint32_t>(first | second << 16)) {
+      throw std::runtime_error("a matrix is wrong");
+    }
+  }
+}
+
 constexpr int kThreads = 64;
 constexpr int kPiece = 4;  // numbers of 16 bytes
 
@@ -109,6 +141,13 @@ void run(const char* name, const float* in, float* out) {
     launch(name, kernel, 1, kWarp, 0, nullptr, out);
     check_product(out);
   };
+  const auto load = [&](auto kernel, bool transposed) {
+    auto* words = reinterpret_cast<uint32_t*>(out);
+    launch(name, kernel, 1, kRows, kRows * kSize * sizeof(uint16_t), nullptr, words);
+    check_matrices(words, transposed);
+  };
+  if (is("rows")) return load(loads<false>, false);
+  if (is("columns")) return load(loads<true>, true);
   if (is("bfloat16")) return multiply(multiplies<__nv_bfloat16>);
   if (is("float16")) return multiply(multiplies<__half>);
   if (is("right")) return copy(copies<Fault::kNone>);

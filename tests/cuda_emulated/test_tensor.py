@@ -15,7 +15,7 @@ def tensor(build: Build) -> Path:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("kernel", ["bfloat16", "float16", "right"])
+@pytest.mark.parametrize("kernel", ["bfloat16", "float16", "rows", "columns", "right"])
 def test_tiles_and_copies(tensor, kernel, seed):
     done = run(tensor, kernel, "watched", seed=seed)
     assert (done.returncode, done.stderr) == (0, "")

@@ -57,7 +57,8 @@ without the list being changed.
 Races have no figure: there must be none. If a thread writes a byte, another thread of its block
 accesses that byte only after a barrier, and another block of the launch does not access it. No
 kernel reads shared memory that its block has not written. Every operator is checked with all the
-float32 samples of its tests; other dtypes are not checked.
+float32 samples of its tests, and those that have kernels for tensor cores with the bfloat16 ones
+too; other dtypes are not checked.
 """
 
 PREDICTION = f"""
@@ -66,7 +67,8 @@ PREDICTION = f"""
 **A prediction that nobody has measured.** It takes the bandwidth and the rates of products that are
 published for each GPU, and three assumptions: a copy reaches {COPY:.0%} of the bandwidth,
 products reach {PRODUCTS:.0%} of the rate, and a launch costs {LAUNCH * 1e6:.0f} microseconds beside
-its work. `linear_int4` and `linear_int8` of 16 and 64 rows use tensor cores, the others float32.
+its work. `attention`, and `linear_int4` and `linear_int8` of 16 and 64 rows, use tensor cores, the
+others float32.
 A case takes the time of its bytes or of its products, whichever is longer. Left out: too few
 threads to hide the latency of memory, the speed of caches, and pauses between launches. So a GPU
 may be slower than this.

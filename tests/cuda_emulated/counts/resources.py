@@ -1,6 +1,7 @@
 """Registers of the kernels and how many of them a GPU runs at a time.
 
-`python -m cuda_emulated.counts.resources` compiles all kernels and writes `resources.json`.
+`python -m cuda_emulated.counts.resources` compiles all kernels and writes `resources.json`;
+`python -m cuda_emulated.counts.resources norm/ rope` compiles those whose files are named so.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,11 +126,18 @@ def compiler() -> str:
     return found[0]
 
 
-def main(nvcc: str) -> None:
-    """Compiles everything for every GPU and keeps what the cases launch."""
+def main(nvcc: str, parts: Sequence[str]) -> None:
+    """Compiles kernels for every GPU and keeps what the cases launch.
+
+    Those of files without any of `parts` in their names are left as they were.
+    """
     wanted = {name for _, _, name in launched()}
-    found: Resources = {name: {} for name in sorted(wanted)}
-    for source in sorted((ROOT / "cuda_kernels").glob("*/*.cu")):
+    before = stored() if parts else {}
+    found: Resources = {name: dict(before.get(name, {})) for name in sorted(wanted)}
+    folder = ROOT / "cuda_kernels"
+    for source in sorted(folder.glob("*/*.cu")):
+        if parts and not any(part in str(source.relative_to(folder)) for part in parts):
+            continue
         for capability in PROCESSORS:
             for name, resources in parsed(compiled(nvcc, source, capability)):
                 if name in wanted:
@@ -138,4 +147,4 @@ def main(nvcc: str) -> None:
 
 
 if __name__ == "__main__":
-    main(compiler())
+    main(compiler(), sys.argv[1:])

@@ -23,6 +23,8 @@ OF_ATEN = {
     *("grouped_linear_blocks", "grouped_linear_blocks_backward"),
 }
 OF_ATTENTION = {"attention_varlen", "attention_varlen_backward"}
+# In half types.
+ON_TENSOR_CORES = ("attention", "attention_varlen", "linear_int8", "linear_int4")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -38,11 +40,20 @@ def test_every_operator_has_a_case():
     assert {case.operator for case in CASES} == set(OPERATORS) - OF_ATEN - OF_ATTENTION
 
 
-@pytest.mark.parametrize("operator", ops.operators(), ids=lambda operator: operator.name)
-def test_no_race(operator: Operator):
-    for arguments in operator.samples(Make(torch.float32)):
+def check_races(operator: Operator, dtype: torch.dtype) -> None:
+    for arguments in operator.samples(Make(dtype)):
         with watching():
             operator.overload(*arguments)
+
+
+@pytest.mark.parametrize("operator", ops.operators(), ids=lambda operator: operator.name)
+def test_no_race(operator: Operator):
+    check_races(operator, torch.float32)
+
+
+@pytest.mark.parametrize("name", ON_TENSOR_CORES)
+def test_no_race_on_tensor_cores(name: str):
+    check_races(OPERATORS[name], torch.bfloat16)
 
 
 GLOBAL = Instruction(0, False, False, 16, 10, 320, 5120, 160, 160, 0, 0)

@@ -1,0 +1,139 @@
+// The scores of a tile become shares of what has been seen so far.
+//
+// Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
+#pragma once
+
+#include "scores.h"
+
+namespace fusewheel {
+namespace {
+
+// Of a tile as tiles.h has it: which of its elements a thread has.
+struct OwnElements {
+  static constexpr int kRows = kOwnRows;
+  static constexpr int kColumns = kOwnColumns;
+  static constexpr int kThreads = kAcross;  // that share a row
+
+  static __device__ int row(int i) { return own_row(i); }
+  static __device__ int column(int j) { return own_column(j); }
+
+  template <typename A>
+  static __device__ A& at(Tile<A>& tile, int i, int j) {
+    return tile[i][j];
+  }
+};
+
+// Of the rows that a thread shares with others. `Own` says which elements of a tile are the thread's.
+template <typename T, typename Own>
+class Softmax {
+ public:
+  using A = Accumulate<T>;
+
+  // A sink is a score without a value.
+  __device__ explicit Softmax(A sink) {
+#pragma unroll
+    for (int i = 0; i < Own::kRows; ++i) {
+      peak_[i] = sink;
+      total_[i] = sink == kNothing<A> || !is_first() ? 0 : 1;
+    }
+  }
+
+  // Makes shares, relative to the largest score so far, of the products of a tile. `marked`: a bit for
+  // each column whose value has an element that is not finite. What was added to a row's result before has to
+  // be multiplied by `shrink`.
+  template <typename Products>
+  __device__ void add(const Scores<T>& scores, const Band& band, int64_t first, int64_t key,
+                      unsigned marked, Products& tile, A (&shrink)[Own::kRows]) {
+#pragma unroll
+    for (int i = 0; i < Own::kRows; ++i) {
+      const int64_t row = first + Own::row(i);
+      const Span seen = band.span(row, key);
+      A found = kNothing<A>;
+#pragma unroll
+      for (int j = 0; j < Own::kColumns; ++j) {
+        const int column = Own::column(j);
+        A& element = Own::at(tile, i, j);
+        A cap = 0;
+        const A score = scores.is_plain()
+                            ? (seen.holds(column) ? element * scores.scale : kNothing<A>)
+                            : scores.finish(element, row, key + column, seen.holds(column), cap);
+        spoilt_ |= static_cast<unsigned>(marked >> j & 1u && score != kNothing<A>) << i;
+        found = score > found ? score : found;
+        element = score;
+      }
+      found = warp_reduce<Larger>(found, Own::kThreads);
+      const A largest = found > peak_[i] ? found : peak_[i];
+      // Where no key is seen yet, anything finite will do.
+      const A base = largest == kNothing<A> ? 0 : largest;
+      shrink[i] = exponential(peak_[i] - base);
+      peak_[i] = largest;
+      total_[i] *= shrink[i];
+#pragma unroll
+      for (int j = 0; j < Own::kColumns; ++j) {
+        A& element = Own::at(tile, i, j);
+        element = exponential(element - base);
+        total_[i] += element;
+      }
+    }
+  }
+
+  // What the result of row i is to be divided by. `logsumexp` points to the queries of the head's
+  // sequence, null if another block writes it.
+  __device__ A finish(int i, const Task& task, A* logsumexp) const {
+    const bool no_number =
+        task.wrong || warp_reduce<Larger>(spoilt_ >> i & 1u, Own::kThreads) != 0;
+    const A sum = warp_reduce<Plus>(total_[i], Own::kThreads);
+    const int64_t row = task.first + Own::row(i);
+    if (logsumexp != nullptr && is_first() && row < task.own.queries) {
+      const A found = sum == 0 ? kNothing<A>
+                               : static_cast<A>(static_cast<double>(peak_[i]) +
+                                                logarithm(static_cast<double>(sum)));
+      logsumexp[row] = task.wrong ? static_cast<A>(NAN) : found;
+    }
+    // Of a query that sees no key, all sums are 0.
+    return no_number ? static_cast<A>(NAN) : sum == 0 ? 1 : sum;
+  }
+
+ private:
+  // Of the threads that share a row.
+  static __device__ bool is_first() { return threadIdx.x % Own::kThreads == 0; }
+
+  A peak_[Own::kRows];   // the largest score
+  A total_[Own::kRows];  // this thread's part of the sum of exponentials relative to it
+  unsigned spoilt_ = 0;  // by row: whether it sees a value that is not finite
+};
+
+// What a block of attention reads and writes for its task.
+template <typename T>
+struct Operands {
+  Head<T> q;
+  Head<T> k;
+  Head<T> v;
+  Head<T> out;
+  Scores<T> scores;
+  Accumulate<T> sink;
+  Accumulate<T>* logsumexp;
+  const bool* marks;  // of keys whose value is not finite
+
+  __device__ Operands(const AttentionArgs& args, const Task& task)
+      : Operands(args, task, task.head / (args.shape.heads / args.shape.kv_heads)) {}
+
+ private:
+  __device__ Operands(const AttentionArgs& args, const Task& task, int64_t kv_head)
+      : q(args.q, task.batch, task.head, task.own.query, task.own.queries, args.shape.size),
+        k(args.k, task.batch, kv_head, task.own.key, task.own.keys, args.shape.size),
+        v(args.v, task.batch, kv_head, task.own.key, task.own.keys, args.shape.value_size),
+        out(args.out, task.batch, task.head, task.own.query, task.own.queries,
+            args.shape.value_size),
+        scores(args, task.batch, task.head),
+        sink(args.sinks.data == nullptr
+                 ? kNothing<Accumulate<T>>
+                 : widen(static_cast<const T*>(args.sinks.data)[task.head])),
+        logsumexp(row_values<Accumulate<T>>(args.logsumexp, args.shape, task.batch, task.head,
+                                            task.own.query)),
+        marks(static_cast<const bool*>(args.scratch) +
+              (task.batch * args.shape.kv_heads + kv_head) * args.shape.keys + task.own.key) {}
+};
+
+}  // namespace
+}  // namespace fusewheel

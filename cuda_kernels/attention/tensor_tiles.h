@@ -1,0 +1,154 @@
+// Tiles of attention in half precision in shared memory, as the tensor cores take them.
+//
+// A tile is kTile rows of D elements. A piece is 8 neighbouring elements, 128 bits. Pieces of a row
+// change places so that those at the same place of 8 rows are in different banks.
+#pragma once
+
+#include "common/mma.h"
+#include "softmax.h"
+
+namespace fusewheel {
+namespace {
+
+constexpr int kPiece = 8;
+constexpr int kWarpRows = kTile / (kTileThreads / kWarp);  // of a tile of scores
+static_assert(kWarpRows == kMmaRows, "a warp has whole tiles of the tensor cores");
+
+template <int D>
+constexpr int kPieces = D / kPiece;
+template <int D>
+constexpr int kHalfTile = kTile * D;  // elements
+
+template <int D, typename T>
+__device__ T* piece_of(T* tile, int row, int piece) {
+  return tile + (row * kPieces<D> + (piece ^ (row & 7))) * kPiece;
+}
+
+// Begins to copy rows of a head from `first` on; what the head does not have is zero.
+template <int D, typename T>
+__device__ void begin_tile(const Head<T>& head, int64_t first, T* tile) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int piece = thread % kPieces<D>;
+  const int64_t at = piece * kPiece;
+#pragma unroll 1  // addresses of all rows would take too many registers
+  for (int row = thread / kPieces<D>; row < kTile; row += kTileThreads / kPieces<D>) {
+    const bool exists = first + row < head.rows && at < head.size;
+    const T* from = exists ? head.data + (first + row) * head.row + at : head.data;
+    copy_async(piece_of<D>(tile, row, piece), from, exists);
+  }
+}
+
+// Zeros instead of what is not finite in a tile that is there; marks the rows that had such elements.
+template <int D, typename T>
+__device__ void clean_tile(T* tile, bool* marks) {
+  const int row = static_cast<int>(threadIdx.x);
+  if (row < kTile) {
+    bool odd = false;
+    for (int piece = 0; piece < kPieces<D>; ++piece) {
+      T* own = piece_of<D>(tile, row, piece);
+      float values[kPiece];
+      load(own, values);
+#pragma unroll
+      for (int i = 0; i < kPiece; ++i) {
+        const bool is_odd = values[i] * 0 != 0;
+        odd |= is_odd;
+        values[i] = is_odd ? 0 : values[i];
+      }
+      store(own, values);
+    }
+    marks[row] = odd;
+  }
+}
+
+// The left factors of 16 rows, 16 elements of each from element 16 * step on.
+template <int D, typename T>
+__device__ void load_left(const T* tile, int row, int step, uint32_t (&to)[4]) {
+  const int lane = threadIdx.x % kWarp;
+  load_matrices<false>(piece_of<D>(tile, row + lane % 16, step * 2 + lane / 16), to);
+}
+
+// The right factors for the products with 16 rows of a tile, 16 elements of each: the first two words
+// are those of the first 8 rows.
+template <int D, typename T>
+__device__ void load_rows(const T* tile, int row, int step, uint32_t (&to)[4]) {
+  const int lane = threadIdx.x % kWarp;
+  load_matrices<false>(
+      piece_of<D>(tile, row + lane / 16 * 8 + lane % 8, step * 2 + lane / 8 % 2), to);
+}
+
+// The right factors for the products with 16 columns of a tile, over 16 rows: the first two words are
+// those of the first 8 columns.
+template <int D, typename T>
+__device__ void load_columns(const T* tile, int row, int column, uint32_t (&to)[4]) {
+  const int lane = threadIdx.x % kWarp;
+  load_matrices<true>(piece_of<D>(tile, row + lane % 16, column / kPiece + lane / 16), to);
+}
+
+template <typename T>
+__device__ void multiply_pair(const uint32_t (&left)[4], const uint32_t (&right)[4],
+                              float (&first)[4], float (&second)[4], T type) {
+  const uint32_t halves[2][2] = {{right[0], right[1]}, {right[2], right[3]}};
+  multiply_add_tiles(left, halves[0], first, type);
+  multiply_add_tiles(left, halves[1], second, type);
+}
+
+// Products of a warp's 16 rows with the kTile rows of another tile.
+constexpr int kScoreTiles = kTile / kMmaColumns;
+using HalfScores = float[kScoreTiles][4];
+
+// Which elements of a tile of scores a thread has.
+struct WarpElements {
+  static constexpr int kRows = 2;
+  static constexpr int kColumns = 2 * kScoreTiles;
+  static constexpr int kThreads = 4;  // that share a row
+
+  static __device__ int row(int i) {
+    return static_cast<int>(threadIdx.x) / kWarp * kWarpRows +
+           static_cast<int>(threadIdx.x) % kWarp / 4 + 8 * i;
+  }
+  static __device__ int column(int j) {
+    return j / 2 * kMmaColumns + static_cast<int>(threadIdx.x) % 4 * 2 + j % 2;
+  }
+  static __device__ float& at(HalfScores& tile, int i, int j) { return tile[j / 2][2 * i + j % 2]; }
+};
+
+// The left factors that 16 columns of a tile of scores are, rounded to the half type.
+template <typename T>
+__device__ void as_left(const HalfScores& tile, int step, uint32_t (&to)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const auto& from = tile[2 * step + i / 2];
+    to[i] = pair_of(from[i % 2 * 2], from[i % 2 * 2 + 1], T{});
+  }
+}
+
+// Writes what the warp has of the rows of a result, D columns, through a tile of shared memory that
+// nobody else uses: finish(i, value) of row i of the thread.
+template <int D, typename T, typename Finish>
+__device__ void store_rows(const Head<T>& to, int64_t first, const float (&result)[D / 8][4], T* tile,
+                           const Finish& finish) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int n = 0; n < D / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      T* piece = piece_of<D>(tile, WarpElements::row(i), n);
+      const uint32_t pair =
+          pair_of(finish(i, result[n][2 * i]), finish(i, result[n][2 * i + 1]), T{});
+      reinterpret_cast<uint32_t*>(piece)[lane % 4] = pair;
+    }
+  }
+  __syncwarp();
+  const int piece = lane % kPieces<D>;
+#pragma unroll 1
+  for (int i = lane / kPieces<D>; i < kWarpRows; i += kWarp / kPieces<D>) {
+    const int row = static_cast<int>(threadIdx.x) / kWarp * kWarpRows + i;
+    if (first + row < to.rows && piece * kPiece < to.size) {
+      *reinterpret_cast<uint4*>(to.data + (first + row) * to.row + piece * kPiece) =
+          *reinterpret_cast<const uint4*>(piece_of<D>(tile, row, piece));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fusewheel
