@@ -41,11 +41,23 @@ __device__ inline void add_sums(A* sums, int64_t i, int64_t size, const A (&valu
 // fixed order: each thread some, then the threads'.
 constexpr int kColumnThreads = 16;
 
+template <typename T>
+struct ColumnSums {
+  const Accumulate<T>* partials;
+  T* sums;
+
+  ColumnSums(const void* partials, void* sums)
+      : partials(static_cast<const Accumulate<T>*>(partials)), sums(static_cast<T*>(sums)) {}
+};
+
+// One of them or both, by rows of blocks.
 template <typename T, int V>
 __global__ void __launch_bounds__(kWarp* kColumnThreads)
-    sum_chunks(const Accumulate<T>* partials, T* sums, int64_t chunks, int64_t size) {
+    sum_chunks(const ColumnSums<T> first, const ColumnSums<T> second, int64_t chunks, int64_t size) {
   using A = Accumulate<T>;
   __shared__ A shares[kColumnThreads][kWarp];
+  const A* partials = blockIdx.y == 0 ? first.partials : second.partials;
+  T* sums = blockIdx.y == 0 ? first.sums : second.sums;
   for (int64_t block = static_cast<int64_t>(blockIdx.x) * kWarp; block < size;
        block += static_cast<int64_t>(gridDim.x) * kWarp) {
     const int64_t column = block + threadIdx.x;
@@ -69,10 +81,11 @@ __global__ void __launch_bounds__(kWarp* kColumnThreads)
 }
 
 template <typename T, int V>
-void launch_sum_chunks(const char* op, const void* partials, void* sums, int64_t chunks,
-                       int64_t size, Stream stream) {
-  launch(op, sum_chunks<T, V>, blocks_for(size, kWarp), dim3(kWarp, kColumnThreads), 0, stream,
-         static_cast<const Accumulate<T>*>(partials), static_cast<T*>(sums), chunks, size);
+void launch_sum_chunks(const char* op, const ColumnSums<T>& first, const ColumnSums<T>& second,
+                       unsigned count, int64_t chunks, int64_t size, Stream stream) {
+  const dim3 grid(blocks_for(size, kWarp), count);
+  launch(op, sum_chunks<T, V>, grid, dim3(kWarp, kColumnThreads), 0, stream, first, second, chunks,
+         size);
 }
 
 }  // namespace

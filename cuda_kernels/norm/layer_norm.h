@@ -210,9 +210,8 @@ void layer_norm_backward(const char* op, const Call& call, Stream stream) {
       launch(op, layer_norm_backward_rows<T, V, Call>, blocks, block, use_shared ? needed : 0, stream,
              call, use_shared);
       if (parameters) {
-        launch_sum_chunks<T, V>(op, args.weight_partials, args.grad_weight, args.chunks, args.size,
-                                stream);
-        launch_sum_chunks<T, V>(op, args.bias_partials, args.grad_bias, args.chunks, args.size,
+        launch_sum_chunks<T, V>(op, {args.weight_partials, args.grad_weight},
+                                {args.bias_partials, args.grad_bias}, 2, args.chunks, args.size,
                                 stream);
       }
     });

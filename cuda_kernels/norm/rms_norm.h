@@ -176,7 +176,8 @@ void rms_norm_backward(const char* op, const Call& call, Stream stream) {
       const auto blocks = static_cast<unsigned>((args.chunks + block.y - 1) / block.y);
       launch(op, rms_norm_backward_rows<T, V, Call>, blocks, block, use_shared ? needed : 0, stream,
              call, use_shared);
-      launch_sum_chunks<T, V>(op, args.partials, args.grad_weight, args.chunks, args.size, stream);
+      const ColumnSums<T> sums(args.partials, args.grad_weight);
+      launch_sum_chunks<T, V>(op, sums, sums, 1, args.chunks, args.size, stream);
     });
   });
 }
