@@ -87,7 +87,7 @@ def settled(counts: Mapping[str, int]) -> dict[str, int]:
     return {k: n for k, n in counts.items() if k not in ("linear", "causal_attention")}
 
 
-def _vectors(results: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+def vectors(results: dict[str, torch.Tensor]) -> list[torch.Tensor]:
     """Logits, loss, and all gradients as one vector."""
     logits, loss, *gradients = results.values()
     return [logits, loss, torch.cat([gradient.flatten() for gradient in gradients])]
@@ -128,7 +128,7 @@ def test_training_step(name: str, dtype: torch.dtype) -> None:
     runs[2]["loss"] = torch.nn.functional.cross_entropy(rows, ids[:, 1:].flatten())
     assert settled(backend.recorder.report().counts()) == MODELS[name] | LOSS
     assert backend.counter.frame_count == 1
-    assert_step_as_good_as_eager(*map(_vectors, runs))
+    assert_step_as_good_as_eager(*map(vectors, runs))
     if dtype == torch.bfloat16 and name in CASTS:
         assert backend.casts == {CASTS[name]}
 
