@@ -51,6 +51,10 @@ Call::Call(const Program& program, std::vector<Handle> inputs)
     Handle input = std::move(values_[i]);
     accept(i, std::move(input), "inputs");
   }
+  layers_.reserve(program.layers.size());
+  for (const Layer& layer : program.layers) {
+    layers_.push_back(memory_of(layer));
+  }
   plan_ = program.plans->find(program, numbers_);
   if (plan_->bytes > 0) {
     arena_ = empty_tensor({1, {plan_->bytes}, {1}, 0, plan_->bytes}, aoti_torch_dtype_uint8());

@@ -29,7 +29,9 @@ class Call {
 
   // What a value's elements are read from.
   const void* data_of(uint32_t value);
-  // Memory for a result with this layout.
+  // Memory for a result.
+  void* memory_for(uint32_t result);
+  // The same, with its layout.
   void* memory_for(uint32_t result, const Layout& layout);
   // Memory for as long as the step runs. It is one piece: the next call takes it again.
   void* scratch(int64_t bytes);
@@ -48,12 +50,22 @@ class Call {
     Handle tensor;
   };
 
+  // The memory of a layer of the program.
+  struct LayerMemory {
+    const void* codes;
+    const void* scales;
+    const void* zeros;
+    const void* bias;
+  };
+
   void compute_numbers();
+  LayerMemory memory_of(const Layer& layer);
   void call(const Step& step);
   bool begin(const Step& step, WaitingProducts& products);
   void call_layers(const Step*& step, const Step* end);
   void keep_results();
   void free_arguments(const Step& step);
+  void free(const Use& use);
   void push(StableIValue& place, const Argument& argument);
   StableIValue list_of(const Argument& argument);
   Handle argument_of(const Use& use);
@@ -70,6 +82,7 @@ class Call {
   // A value has a tensor, or memory, or both.
   std::vector<Handle> values_;
   std::vector<const char*> data_;
+  std::vector<LayerMemory> layers_;  // of the program's layers
   std::unique_ptr<char[]> scratch_;
   int64_t scratch_bytes_ = 0;
   std::vector<StableIValue> stack_;

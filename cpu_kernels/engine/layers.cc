@@ -8,17 +8,19 @@
 
 namespace fusewheel::engine {
 
-// Lets a layer wait. False where its operator has to be called, which also says what is wrong.
-bool Call::begin(const Step& step, WaitingProducts& products) {
+bool describe_layer(const Program& program, const std::vector<int64_t>& numbers, const Step& step,
+                    Layer& layer) {
   const auto& given = step.arguments;
   const auto value = [&](size_t i) { return given[i].values[0].value; };
-  const auto dtype = [&](size_t i) { return program_.values[value(i)].dtype; };
+  const auto dtype = [&](size_t i) { return program.values[value(i)].dtype; };
+  const auto layout = [&](uint32_t index) { return layout_of(program, numbers, index); };
   const bool floating = step.kind == WeightKind::kFloating;
   if (step.kind == WeightKind::kBlocks || step.results[0] == kUnused) {
     return false;
   }
-  const Layout codes = layout_of(value(1));
-  LinearWeight weight = {};
+  const Layout codes = layout(value(1));
+  layer = {{}, value(0), value(1), kUnused, kUnused, kUnused, step.results[0], false};
+  LinearWeight& weight = layer.weight;
   weight.kind = step.kind;
   if (codes.rank != 2 || codes.numel == 0 || codes.strides[1] != 1) {
     return false;
@@ -33,7 +35,8 @@ bool Call::begin(const Step& step, WaitingProducts& products) {
     }
   } else {
     const bool int4 = step.kind == WeightKind::kInt4;
-    const Layout scales = layout_of(value(next));
+    layer.scales = value(next);
+    const Layout scales = layout(layer.scales);
     const int32_t stored = int4 ? aoti_torch_dtype_uint8() : aoti_torch_dtype_int8();
     const bool ranked = scales.rank == 2 || (scales.rank == 1 && !int4);
     if (dtype(1) != stored || !find_dtype(dtype(next), weight.scale_dtype) || !ranked ||
@@ -43,9 +46,10 @@ bool Call::begin(const Step& step, WaitingProducts& products) {
     weight.groups = scales.rank == 2 ? scales.sizes[1] : 1;
     ++next;
     if (int4) {
-      const Layout zeros = layout_of(value(next));
+      layer.zeros = value(next);
+      const Layout zeros = layout(layer.zeros);
       weight.columns *= 2;
-      weight.group_size = numbers_[given[next + 1].integers[0]];
+      weight.group_size = numbers[given[next + 1].integers[0]];
       const bool known =
           weight.group_size == 32 || weight.group_size == 64 || weight.group_size == 128;
       if (!known || weight.columns != weight.groups * weight.group_size ||
@@ -63,44 +67,99 @@ bool Call::begin(const Step& step, WaitingProducts& products) {
     }
   }
   const int32_t number = aoti_torch_dtype_float32();
-  const Layout x = layout_of(value(0));
-  const Layout y = layout_of(step.results[0]);
+  const Layout x = layout(layer.x);
+  const Layout y = layout(layer.y);
   if (dtype(0) != number || x.rank == 0 || x.numel != weight.columns ||
       x.sizes[x.rank - 1] != weight.columns || x.strides[x.rank - 1] != 1 ||
-      program_.values[step.results[0]].dtype != number || y.rank != x.rank ||
-      y.numel != weight.rows || y.sizes[y.rank - 1] != weight.rows || !y.is_contiguous()) {
+      program.values[layer.y].dtype != number || y.rank != x.rank || y.numel != weight.rows ||
+      y.sizes[y.rank - 1] != weight.rows || !y.is_contiguous()) {
     return false;
   }
-  const bool offset = given[next].letter != '-';
-  if (offset) {
-    const Layout bias = layout_of(value(next));
+  if (given[next].letter != '-') {
+    layer.bias = value(next);
+    const Layout bias = layout(layer.bias);
     if (dtype(next) != number || bias.rank != 1 || bias.sizes[0] != weight.rows ||
         !bias.is_contiguous()) {
       return false;
     }
   }
-  const bool dynamic = !floating && given[next + 1].integers[0] != 0;
-  if (!WaitingProducts::can_add(weight, dynamic)) {
+  layer.dynamic = !floating && given[next + 1].integers[0] != 0;
+  return true;
+}
+
+void mark_layers(Program& program) {
+  std::vector<int64_t> numbers;
+  for (const auto& number : program.numbers) {
+    numbers.push_back(number.value);
+  }
+  const auto constant = [&](uint32_t number) {
+    return program.numbers[number].kind == Kind::kConstant;
+  };
+  const auto is_known = [&](uint32_t index) {
+    const auto& value = program.values[index];
+    return std::all_of(value.sizes.begin(), value.sizes.end(), constant) &&
+           std::all_of(value.strides.begin(), value.strides.end(), constant);
+  };
+  for (auto& step : program.steps) {
+    step.layer = kUnused;
+    bool known = step.is_linear && step.results[0] != kUnused && is_known(step.results[0]);
+    for (size_t i = 0; known && i < step.arguments.size(); ++i) {
+      const auto& argument = step.arguments[i];
+      for (const auto& use : argument.values) {
+        known = known && is_known(use.value) &&
+                (i == 0 || program.values[use.value].of < program.inputs);
+      }
+      known = known && (argument.letter != 'i' || constant(argument.integers[0]));
+    }
+    Layer layer;
+    if (known && describe_layer(program, numbers, step, layer)) {
+      step.layer = static_cast<uint32_t>(program.layers.size());
+      program.layers.push_back(layer);
+    }
+  }
+}
+
+Call::LayerMemory Call::memory_of(const Layer& layer) {
+  const auto data = [&](uint32_t value) { return value == kUnused ? nullptr : data_of(value); };
+  return {data(layer.codes), data(layer.scales), data(layer.zeros), data(layer.bias)};
+}
+
+// Lets a layer wait. False where its operator has to be called, which also says what is wrong.
+bool Call::begin(const Step& step, WaitingProducts& products) {
+  const bool known = step.layer != kUnused;
+  Layer layer;
+  if (known) {
+    layer = program_.layers[step.layer];
+  } else if (!describe_layer(program_, numbers_, step, layer)) {
     return false;
   }
-  weight.data = data_of(value(1));
-  weight.scales = floating ? nullptr : data_of(value(2));
-  weight.zeros = step.kind == WeightKind::kInt4 ? data_of(value(3)) : nullptr;
-  products.add(static_cast<const float*>(data_of(value(0))), weight,
-               offset ? static_cast<const float*>(data_of(value(next))) : nullptr,
-               static_cast<float*>(memory_for(step.results[0], y)), dynamic);
+  LinearWeight& weight = layer.weight;
+  if (!WaitingProducts::can_add(weight, layer.dynamic)) {
+    return false;
+  }
+  const LayerMemory memory = known ? layers_[step.layer] : memory_of(layer);
+  weight.data = memory.codes;
+  weight.scales = memory.scales;
+  weight.zeros = memory.zeros;
+  products.add(static_cast<const float*>(data_of(layer.x)), weight,
+               static_cast<const float*>(memory.bias),
+               static_cast<float*>(memory_for(layer.y)), layer.dynamic);
   return true;
+}
+
+void Call::free(const Use& use) {
+  if (use.last) {
+    values_[use.value].reset();
+  }
+  if (use.last_base) {
+    values_[program_.values[use.value].of].reset();
+  }
 }
 
 void Call::free_arguments(const Step& step) {
   for (const auto& argument : step.arguments) {
     for (const auto& use : argument.values) {
-      if (use.last) {
-        values_[use.value].reset();
-      }
-      if (use.last_base) {
-        values_[program_.values[use.value].of].reset();
-      }
+      free(use);
     }
   }
 }
@@ -120,7 +179,11 @@ void Call::call_layers(const Step*& step, const Step* end) {
   step = first;
   products.run();
   for (const Step* done = first; done != end; ++done) {
-    free_arguments(*done);
+    if (done->layer != kUnused) {
+      free(done->arguments[0].values[0]);  // the inputs are kept until the end
+    } else {
+      free_arguments(*done);
+    }
   }
 }
 

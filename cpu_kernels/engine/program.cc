@@ -91,6 +91,7 @@ class ProgramReader {
     }
     mark_last_uses(program_);
     mark_neighbours(program_);
+    mark_layers(program_);
     mark_pointers(program_);
     mark_tenants(program_);
     return std::move(program_);
@@ -107,12 +108,11 @@ class ProgramReader {
     return number;
   }
 
-  std::vector<uint32_t> number_list(uint32_t count) {
-    std::vector<uint32_t> found;
+  template <typename List>
+  void read_indices(uint32_t count, List& to) {
     for (uint32_t i = 0; i < count; ++i) {
-      found.push_back(index(program_.numbers.size(), "size"));
+      to.push_back(index(program_.numbers.size(), "size"));
     }
-    return found;
   }
 
   void read_values() {
@@ -145,8 +145,8 @@ class ProgramReader {
           damaged("it names a size that it does not have");
         }
       }
-      value.sizes = number_list(rank);
-      value.strides = number_list(rank);
+      read_indices(rank, value.sizes);
+      read_indices(rank, value.strides);
       program_.values.push_back(std::move(value));
     }
   }
@@ -185,13 +185,13 @@ class ProgramReader {
         }
         break;
       case 'i':
-      case 'N': found.integers = number_list(1); break;
-      case 'I': found.integers = number_list(reader_.count(4)); break;
+      case 'N': read_indices(1, found.integers); break;
+      case 'I': read_indices(reader_.count(4), found.integers); break;
       case 'f':
       case 'F': found.number = reader_.take<double>(); break;
       case 'b':
-      case 'm': found.integers = {index(2, "choice")}; break;
-      case 'd': found.integers = {index(kDtypes, "dtype")}; break;
+      case 'm': found.integers.push_back(index(2, "choice")); break;
+      case 'd': found.integers.push_back(index(kDtypes, "dtype")); break;
       default: break;
     }
     return found;

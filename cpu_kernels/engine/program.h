@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "arena.h"
+#include "few.h"
 #include "layout.h"
 #include "operators.h"
 
@@ -47,8 +48,8 @@ struct Value {
   int32_t dtype;
   uint32_t of;      // the value that a view shows: an input or a result; else its own number
   uint32_t offset;  // the number of a view's first element
-  std::vector<uint32_t> sizes;    // numbers
-  std::vector<uint32_t> strides;  // numbers
+  Few<uint32_t, 4> sizes;    // numbers
+  Few<uint32_t, 4> strides;  // numbers
 };
 
 // A value as an argument. Nothing needs it after its last use.
@@ -61,8 +62,8 @@ struct Use {
 struct Argument {
   char letter;  // '-' for None
   double number;
-  std::vector<Use> values;
-  std::vector<uint32_t> integers;  // numbers; a dtype, bool or memory format is itself
+  Few<Use, 1> values;
+  Few<uint32_t, 1> integers;  // numbers; a dtype, bool or memory format is itself
 };
 
 class Call;
@@ -72,15 +73,29 @@ struct Step;
 // says what is wrong; nothing has happened then.
 using PointerStep = bool (*)(Call& call, const Step& step);
 
+// A linear layer of one row of which all but the memory is known. What it needs lies side by side, because
+// the weights of a model have driven everything out of the processor's caches when they have been read.
+struct Layer {
+  LinearWeight weight;  // without its memory
+  uint32_t x;           // values; kUnused for none
+  uint32_t codes;
+  uint32_t scales;
+  uint32_t zeros;
+  uint32_t bias;
+  uint32_t y;
+  bool dynamic;  // x is rounded to int8
+};
+
 struct Step {
   const Operator* callee;
   PointerStep with_pointers;  // null if it has none
   bool makes_tensors;         // with pointers too
   uint32_t text;
   std::vector<Argument> arguments;
-  std::vector<uint32_t> results;
+  Few<uint32_t, 3> results;
   bool is_linear;
   WeightKind kind;  // of the weight of a linear layer
+  uint32_t layer;   // its place among the layers of the program, kUnused if it has none
   uint32_t beside;  // how many of the next steps are linear layers of the same input, as this one is
 
   // An argument that is a tensor, or may be None.
@@ -98,6 +113,7 @@ struct Program {
   std::vector<Value> values;
   std::vector<std::string> texts;
   std::vector<Step> steps;
+  std::vector<Layer> layers;  // whose sizes are constants, and whose weights are inputs
   std::vector<uint32_t> outputs;
   std::vector<int64_t> declared;  // what `outputs` has to say
   std::vector<Tenant> tenants;         // in the order of their first steps
@@ -107,6 +123,13 @@ struct Program {
 
 // How a value lies in memory, with these values of the program's numbers.
 Layout layout_of(const Program& program, const std::vector<int64_t>& numbers, uint32_t value);
+
+// Whether a step is a linear layer of one row that can be called with pointers, and which.
+bool describe_layer(const Program& program, const std::vector<int64_t>& numbers, const Step& step,
+                    Layer& layer);
+
+// Sets which layers are known.
+void mark_layers(Program& program);
 
 // Throws std::runtime_error where the bytes are not a program that this library can run.
 std::shared_ptr<const Program> read_program(const uint8_t* bytes, size_t size);

@@ -117,6 +117,11 @@ const void* Call::data_of(uint32_t index) {
   return data;
 }
 
+void* Call::memory_for(uint32_t result) {
+  const bool has_place = plan_->offsets[result] != kNowhere;
+  return memory_for(result, has_place ? Layout{} : layout_of(result));
+}
+
 void* Call::memory_for(uint32_t result, const Layout& layout) {
   void* memory = nullptr;
   if (plan_->offsets[result] != kNowhere) {

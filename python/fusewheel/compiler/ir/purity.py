@@ -19,7 +19,7 @@ _NAMES = (
     "cos", "sin", "exp", "log", "abs", "floor", "ceil", "where", "outer", "masked_fill",
     "tril", "triu", "cumsum", "embedding", "eq", "ne", "lt", "le", "gt", "ge", "isin",
     "logical_and", "logical_or", "logical_not", "bitwise_and", "bitwise_or", "bitwise_not",
-    "minimum", "maximum", "clamp",
+    "minimum", "maximum", "clamp", "sym_sum", "sym_max", "sym_min",
 )
 # fmt: on
 _FUNCTIONS = frozenset(
@@ -27,7 +27,7 @@ _FUNCTIONS = frozenset(
     + [getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge", "and_", "or_")]
     + ([note_use] if note_use else [])
 )
-_METHODS = frozenset(_NAMES) | {"new_zeros", "new_ones", "new_full", "bool", "int", "long"}
+_METHODS = frozenset(_NAMES) | {"new_zeros", "new_ones", "new_full", "bool", "int", "long", "numel"}
 
 
 def is_pure(node: Node) -> bool:
