@@ -7,9 +7,11 @@
 #include <stdexcept>
 #include <string>
 
-#if FUSEWHEEL_X86 && defined(__linux__)
-#include <sys/syscall.h>
+#if defined(__linux__)
 #include <unistd.h>
+#if FUSEWHEEL_X86
+#include <sys/syscall.h>
+#endif
 #endif
 
 namespace fusewheel {
@@ -23,6 +25,8 @@ constexpr const char* kVnni = "FUSEWHEEL_CPU_VNNI";
 constexpr const char* kAmx = "FUSEWHEEL_CPU_AMX";
 constexpr const char* kBf16 = "FUSEWHEEL_CPU_BF16";
 constexpr const char* kRowsInTurn = "FUSEWHEEL_CPU_ROWS_IN_TURN";
+constexpr const char* kPrefetch = "FUSEWHEEL_CPU_PREFETCH";
+constexpr const char* kSpreadRows = "FUSEWHEEL_CPU_SPREAD_ROWS";
 constexpr const char* kOwnFloat32 = "FUSEWHEEL_CPU_OWN_FLOAT32";
 constexpr const char* kOwnBFloat16 = "FUSEWHEEL_CPU_OWN_BFLOAT16";
 constexpr const char* kOwnFloat16 = "FUSEWHEEL_CPU_OWN_FLOAT16";
@@ -55,6 +59,15 @@ bool may_use_tiles() {
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 #else
   return false;
+#endif
+}
+
+// Lines in a set of the first-level cache; 0 or less where the system does not say.
+long lines_in_set() {
+#if defined(__linux__) && defined(_SC_LEVEL1_DCACHE_ASSOC)
+  return sysconf(_SC_LEVEL1_DCACHE_ASSOC);
+#else
+  return 0;
 #endif
 }
 
@@ -95,6 +108,8 @@ Choices choose() {
   const bool v4 = isa == IsaLevel::kV4;
   const bool has_vnni =
       v4 ? SUPPORTS("avx512vnni") : isa == IsaLevel::kV3 && SUPPORTS("avxvnni");
+  constexpr long kTileRows = 12;
+  const bool rows_collide = v4 && lines_in_set() > 0 && lines_in_set() < kTileRows;
   const bool has_bf16 = v4 && SUPPORTS("avx512bf16");
   const bool has_amx =
       has_bf16 && SUPPORTS("amx-tile") && SUPPORTS("amx-bf16") && SUPPORTS("amx-int8");
@@ -103,6 +118,8 @@ Choices choose() {
           flag(kAmx, has_amx) && has_amx && may_use_tiles(),
           flag(kBf16, is_amd()) && has_bf16,
           flag(kRowsInTurn, is_amd()),
+          flag(kPrefetch, !is_amd()),
+          flag(kSpreadRows, rows_collide),
           flag(kOwnFloat32, is_amd() && isa != IsaLevel::kBaseline),
           flag(kOwnBFloat16, !has_bf16),
           flag(kOwnFloat16, !(v4 && SUPPORTS("avx512fp16")))};
@@ -117,6 +134,8 @@ std::string describe(const Choices& made) {
   add(kAmx, made.amx);
   add(kBf16, made.bf16);
   add(kRowsInTurn, made.rows_in_turn);
+  add(kPrefetch, made.prefetch);
+  add(kSpreadRows, made.spread_rows);
   add(kOwnFloat32, made.own_float32);
   add(kOwnBFloat16, made.own_bfloat16);
   add(kOwnFloat16, made.own_float16);

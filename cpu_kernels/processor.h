@@ -20,10 +20,17 @@ struct Choices {
   // it does not by AMX. AMD's processors multiply twice as fast by it as in float32; of Intel's that
   // have no AMX none was measured. 1 is ignored where the processor has none.
   bool bf16;
-  // FUSEWHEEL_CPU_ROWS_IN_TURN=0 or 1: whether one row of activations reads the rows of a weight one
-  // after another, as AMD's processors read memory fastest. Intel's are faster with several rows
-  // side by side.
+  // FUSEWHEEL_CPU_ROWS_IN_TURN=0 or 1: whether one row of activations that fits into the first-level
+  // cache, half types or rounded to int8, reads the rows of a weight one after another, as AMD's
+  // processors read memory fastest. Intel's are faster with several rows side by side.
   bool rows_in_turn;
+  // FUSEWHEEL_CPU_PREFETCH=0 or 1: whether one row of activations asks for lines of a floating weight
+  // ahead. On AMD's processors the hardware does so better by itself.
+  bool prefetch;
+  // FUSEWHEEL_CPU_SPREAD_ROWS=0 or 1: whether rows of activations that share a set of the first-level
+  // cache, as those of 1024 floats do, are copied to lie apart before a product. It pays where a set
+  // holds fewer lines than a register tile of level v4 has rows.
+  bool spread_rows;
   // FUSEWHEEL_CPU_OWN_FLOAT32, _OWN_BFLOAT16 and _OWN_FLOAT16=0 or 1: whether linear_cross_entropy, and
   // in the half types linear too, multiplies by the product of this library instead of ATen's. In
   // float32 it does on AMD's processors, whose AVX-512 is not used by MKL, by which ATen multiplies; in

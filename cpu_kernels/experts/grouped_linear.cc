@@ -97,7 +97,7 @@ void multiply(const char*, GroupedLinear& call) {
     const int64_t end = end_of(args.ends, e);
     products.add({advance(a.tensor.const_data_ptr(), begin * a.stride * number), a.stride,
                   end - begin, columns, inner, weight_of(weights, e), transposed,
-                  bias ? advance(bias->tensor.const_data_ptr(), e * columns * number) : nullptr,
+                  bias ? advance(bias->tensor.const_data_ptr(), e * bias->stride * number) : nullptr,
                   static_cast<char*>(args.y) + begin * row_bytes, args.dtype, false, {}});
     begin = end;
   }

@@ -13,9 +13,12 @@ namespace {
 // So few rows take as long as reading the weight does, which matmul/ does faster.
 constexpr int64_t kFewRows = 4;
 
-Tensor matrix_of(const RowMatrix& rows) {
-  return torch::stable::view(rows.tensor, {rows.count, rows.size});
+// A view costs a microsecond, so a matrix has none.
+Tensor matrix_of(const Tensor& tensor, int64_t rows, int64_t columns) {
+  return tensor.dim() == 2 ? tensor : torch::stable::view(tensor, {rows, columns});
 }
+
+Tensor matrix_of(const RowMatrix& rows) { return matrix_of(rows.tensor, rows.count, rows.size); }
 
 bool is_fast_half(ScalarType dtype) {
   return (dtype == ScalarType::BFloat16 || dtype == ScalarType::Half) && is_fast_in_aten(dtype);
@@ -40,8 +43,8 @@ bool is_for_aten(const RowMatrix& grad, const Tensor& other, const Tensor& resul
 
 void multiply(const char*, Linear& call, int64_t rounded_by) {
   if (is_for_aten(call)) {
-    const Tensor y = torch::stable::view(call.y, {call.x.count, call.weight.weight.rows});
-    return aten_linear(matrix_of(call.x), call.weight.data, call.bias, y);
+    return aten_linear(matrix_of(call.x), call.weight.data, call.bias,
+                       matrix_of(call.y, call.x.count, call.weight.weight.rows));
   }
   if (!WaitingProducts::take(call, rounded_by)) {
     matmul(call.x, call.weight.weight, call.bias, call.y, rounded_by);
@@ -52,8 +55,8 @@ void multiply(const char*, LinearBackward& call) {
   const LinearWeight& weight = call.weight.weight;
   if (weight.kind == WeightKind::kFloating &&
       is_for_aten(call.grad, call.weight.data, call.grad_x)) {
-    const Tensor y = torch::stable::view(call.grad_x, {call.grad.count, weight.columns});
-    return aten_product(matrix_of(call.grad), call.weight.data, y);
+    return aten_product(matrix_of(call.grad), call.weight.data,
+                        matrix_of(call.grad_x, call.grad.count, weight.columns));
   }
   matmul_transposed(call.grad, weight, call.grad_x);
 }

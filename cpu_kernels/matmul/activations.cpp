@@ -12,7 +12,7 @@ void widen_as(const WidenArgs& args, int64_t begin, int64_t end) {
   A* to = static_cast<A*>(args.to);
   if (!args.transposed) {
     for (int64_t row = begin; row < end; ++row) {
-      widen_all(args.dtype, args.from, row * args.stride, args.columns, to + row * args.columns);
+      widen_all(args.dtype, args.from, row * args.stride, args.columns, to + row * args.to_stride);
     }
     return;
   }
@@ -28,7 +28,7 @@ void widen_as(const WidenArgs& args, int64_t begin, int64_t end) {
       }
       for (int64_t j = 0; j < width; ++j) {
         for (int64_t i = 0; i < height; ++i) {
-          to[(column + j) * args.rows + row + i] = square[i][j];
+          to[(column + j) * args.to_stride + row + i] = square[i][j];
         }
       }
     }

@@ -28,6 +28,7 @@ struct WidenArgs {
   bool transposed;  // `to` is [columns, rows] then
   int64_t rows;
   void* to;
+  int64_t to_stride;
   bool wide;  // float64
 };
 

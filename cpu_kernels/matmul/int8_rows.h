@@ -51,11 +51,42 @@ __attribute__((noinline)) Integers int8_dots(const int8_t* a, int64_t a_stride,
   return sums[0];
 }
 
+// One row of a against one of the weight.
+FUSEWHEEL_INLINE int32_t int8_dot(const int8_t* a, const int8_t* w, int64_t count) {
+  constexpr int parts = 4;
+  Integers sums[parts] = {};
+  int64_t i = 0;
+  for (; i + parts * kBytes <= count; i += parts * kBytes) {
+#pragma GCC unroll 4
+    for (int part = 0; part < parts; ++part) {
+      add_products(sums[part], shifted(load_bytes(w + i + part * kBytes)),
+                   load_bytes(a + i + part * kBytes));
+    }
+  }
+  for (; i < count; i += kBytes) {
+    add_products(sums[0], shifted(load_some(w + i, count - i)), load_bytes(a + i));
+  }
+  const Integers all = sums[0] + sums[1] + (sums[2] + sums[3]);
+  int32_t sum = 0;
+  for (int lane = 0; lane < kByteLanes; ++lane) {
+    sum += all[lane];
+  }
+  return sum;
+}
+
 // Columns [column, column + columns) of the products of a group, for all rows.
 inline void few_int8(const MatmulArgs& args, int64_t column, int64_t columns, int64_t group,
                      int32_t* products) {
   const RoundedRows& a = args.rounded;
   const LinearWeight& weight = args.weight;
+  if (args.m == 1 && choices().rows_in_turn) {
+    const int8_t* w = static_cast<const int8_t*>(weight.data) + group * weight.group_size;
+    for (int64_t j = 0; j < columns; ++j) {
+      products[j] = int8_dot(a.codes + group * a.padded, w + (column + j) * weight.stride,
+                             weight.group_size);
+    }
+    return;
+  }
   for (int64_t j = 0; j < columns; j += kByteDotColumns) {
     const int8_t* w[kByteDotColumns];
     for (int c = 0; c < kByteDotColumns; ++c) {

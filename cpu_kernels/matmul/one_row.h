@@ -112,6 +112,11 @@ FUSEWHEEL_INLINE bool prepare_one_row([[maybe_unused]] const MatmulArgs& args,
 #endif
 }
 
+FUSEWHEEL_INLINE bool takes_turns(const LinearWeight& weight) {
+  return weight.kind == WeightKind::kFloating && weight.dtype != Dtype::kFloat32 &&
+         weight.columns <= kTurnDepth;
+}
+
 // Rows [begin, begin + count) of the weight times `a`.
 FUSEWHEEL_INLINE void one_row(const MatmulArgs& args, int64_t begin, int64_t count,
                               const OneRow& one, float* out) {
@@ -124,7 +129,7 @@ FUSEWHEEL_INLINE void one_row(const MatmulArgs& args, int64_t begin, int64_t cou
 #endif
   const float* a = static_cast<const float*>(args.a);
   const int64_t groups = weight.groups;
-  const bool in_turn = choices().rows_in_turn && weight.kind != WeightKind::kInt4;
+  const bool in_turn = choices().rows_in_turn && takes_turns(weight);
   by_streams(count, in_turn, [&](auto together, int64_t row) {
     constexpr int rows = decltype(together)::value;
     const int64_t first = begin + row;

@@ -8,9 +8,13 @@
 namespace fusewheel {
 
 // Rows in the accumulation type: themselves where they are, a copy otherwise, into `memory` if
-// given.
+// given. The copy's rows are apart, see `spread`, but in `memory`.
 RowMatrix widen(const RowMatrix& rows, bool wide, bool transposed = false,
            const std::optional<Tensor>& memory = std::nullopt);
+
+// Rows of the accumulation type for a product of so many columns: themselves, or a copy whose rows lie
+// in different sets of the first-level cache, where that pays.
+RowMatrix spread(const RowMatrix& rows, int64_t columns);
 
 // Rows of float32 rounded to int8 by groups, still as float32.
 RowMatrix round_to_int8(const RowMatrix& rows, int64_t group_size);

@@ -69,6 +69,9 @@ PreparedProduct::PreparedProduct(const RowMatrix& x, const LinearWeight& weight,
   if (rounds && !integers) {
     a_ = round_to_int8(a_, group_size);
   }
+  if (!integers) {
+    a_ = spread(a_, weight.rows);
+  }
   if (bias.has_value()) {
     bias_ = widen({*bias, 1, weight.rows, weight.rows}, is_wide(y));
   }
@@ -148,7 +151,7 @@ void WaitingProducts::run() {
 }
 
 void matmul_transposed(const RowMatrix& grad, const LinearWeight& weight, Tensor& y) {
-  const RowMatrix a = widen(grad, is_wide(y));
+  const RowMatrix a = spread(widen(grad, is_wide(y)), weight.columns);
   run({a.tensor.const_data_ptr(), a.stride, grad.count, weight.columns, weight.rows, weight, true,
        nullptr, y.mutable_data_ptr(), dtype_of(y), false, {}});
 }

@@ -5,9 +5,13 @@
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
-// Rows of the weight read side by side, if not in turn. Each asks the cache for its line of the next
-// such rows: the hardware's own prefetching stops at a page's end, where rows tend to end too.
+// Rows of the weight read side by side, if not in turn. Where that pays, each asks the cache for its
+// line of the next such rows: the hardware's own prefetching stops at a page's end, where rows tend to
+// end too.
 constexpr int kStreams = 8;
+// A row of a that is longer than this leaves no room in the first-level cache: it is read once for
+// several rows of the weight.
+constexpr int64_t kTurnDepth = 4096;
 
 template <int number>
 struct Constant {
@@ -60,6 +64,7 @@ __attribute__((noinline)) void dot_streams(const W* w, int64_t stride, const flo
                                            const float* scales, int64_t groups, int64_t size,
                                            float* out) {
   constexpr int lanes = kLanes<float>;
+  const bool ahead = rows > 1 && (sizeof(W) == 1 || choices().prefetch);
   // A row by itself has several sums: each would wait for its last addition.
   constexpr int parts = rows > 1 ? 1 : step / lanes < 4 ? step / lanes : 4;
   Vec<float> totals[rows] = {};
@@ -74,7 +79,7 @@ __attribute__((noinline)) void dot_streams(const W* w, int64_t stride, const flo
 #pragma GCC unroll 8
         for (int r = 0; r < rows; ++r) {
           const W* from = w + r * stride + k;
-          if (rows > 1 && asks) {
+          if (ahead && asks) {
             __builtin_prefetch(from + rows * stride);
           }
 #pragma GCC unroll 8

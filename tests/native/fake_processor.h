@@ -1,5 +1,5 @@
-// A processor of one's choice: FAKE_FEATURES are its features, FAKE_MAKER who made it. The feature
-// "tiles-allowed" is Linux's permission to use the registers of AMX. Included before
+// A processor of one's choice: FAKE_FEATURES are its features, FAKE_MAKER who made it, FAKE_LINES the
+// lines in a set of its first-level cache. The feature "tiles-allowed" is Linux's permission to use the registers of AMX. Included before
 // cpu_kernels/processor.cc, it answers that file's questions in place of the real processor.
 #pragma once
 
@@ -18,6 +18,12 @@ inline bool fake_is(const std::string& maker) { return maker == std::getenv("FAK
 
 inline long fake_syscall(long, long, long) { return fake_has("tiles-allowed") ? 0 : -1; }
 
+inline long fake_sysconf(int) {
+  const char* lines = std::getenv("FAKE_LINES");
+  return lines == nullptr ? 0 : std::atol(lines);
+}
+
+#define sysconf fake_sysconf
 #define __builtin_cpu_init()
 #define __builtin_cpu_supports(name) fake_has(name)
 #define __builtin_cpu_is(name) fake_is(name)

@@ -15,7 +15,7 @@ from .choices import AMX, BF16, LEVEL, VNNI, made, without
 LEVELS = ("baseline", "v3", "v4")
 OWN = ("OWN_FLOAT32", "OWN_BFLOAT16", "OWN_FLOAT16")
 LINEAR = {"LINEAR_BFLOAT16", "LINEAR_FLOAT16"}
-SWITCHES = (*OWN, "ROWS_IN_TURN", "VNNI", "AMX", "BF16")
+SWITCHES = (*OWN, "ROWS_IN_TURN", "PREFETCH", "SPREAD_ROWS", "VNNI", "AMX", "BF16")
 
 
 @functools.cache
@@ -45,8 +45,7 @@ def test_each_level_has_bits_of_its_own():
 def test_each_switch_changes_the_bits():
     for level in there():
         off, on = bits(level, "0"), bits(level, "1")
-        # At v4 a row is summed in the same order beside others as alone.
-        expected = {*OWN} if level == "v4" else {*OWN, "ROWS_IN_TURN"}
+        expected = {*OWN, "ROWS_IN_TURN"}
         asked = made(without() | dict.fromkeys((AMX, BF16, VNNI), "1") | {LEVEL: level})
         if "1" in (asked[AMX], asked[BF16]):
             expected |= {"ATTENTION", "ATTENTION_BACKWARD"}

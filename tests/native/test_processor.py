@@ -61,10 +61,16 @@ def choose(tmp_path_factory: pytest.TempPathFactory) -> Choose:
         check=True,
     )
 
-    def run(has: Iterable[str], maker: str = "intel", **variables: str) -> dict[str, str]:
+    def run(
+        has: Iterable[str], maker: str = "intel", lines: int = 12, **variables: str
+    ) -> dict[str, str]:
         has = set(has)
         complete = {level for level in LEVELS if features(level) <= has}
-        fake = {"FAKE_FEATURES": ",".join(has | complete), "FAKE_MAKER": maker}
+        fake = {
+            "FAKE_FEATURES": ",".join(has | complete),
+            "FAKE_MAKER": maker,
+            "FAKE_LINES": str(lines),
+        }
         env = fake | {f"FUSEWHEEL_CPU_{name}": value for name, value in variables.items()}
         done = subprocess.run([str(program)], check=True, capture_output=True, text=True, env=env)
         pairs = (line.partition("=") for line in done.stdout.splitlines())
@@ -98,9 +104,12 @@ def test_a_wished_level_is_the_most(choose: Choose, wish: str, expected: str):
 AMX = ("avx512bf16", "amx-tile", "amx-bf16", "amx-int8", "tiles-allowed")
 V4 = ("avx512vnni", "avx512fp16", *AMX)
 DEFAULTS = {
-    "intel, baseline": ((), "intel", {"OWN_BFLOAT16": "1", "OWN_FLOAT16": "1"}),
-    "intel, v3": ("v3", "intel", {"OWN_BFLOAT16": "1", "OWN_FLOAT16": "1"}),
-    "intel, v4": ("v4", "intel", {"VNNI": "1", "AMX": "1"}),
+    "intel, baseline": (
+        *((), "intel"),
+        {"PREFETCH": "1", "OWN_BFLOAT16": "1", "OWN_FLOAT16": "1"},
+    ),
+    "intel, v3": ("v3", "intel", {"PREFETCH": "1", "OWN_BFLOAT16": "1", "OWN_FLOAT16": "1"}),
+    "intel, v4": ("v4", "intel", {"PREFETCH": "1", "VNNI": "1", "AMX": "1"}),
     "amd, baseline": ((), "amd", {"ROWS_IN_TURN": "1", "OWN_BFLOAT16": "1", "OWN_FLOAT16": "1"}),
     "amd, v3": (
         "v3",
@@ -113,7 +122,10 @@ DEFAULTS = {
         {"VNNI": "1", "AMX": "1", "BF16": "1", "ROWS_IN_TURN": "1", "OWN_FLOAT32": "1"},
     ),
 }
-SWITCHES = ("VNNI", "AMX", "BF16", "ROWS_IN_TURN", "OWN_FLOAT32", "OWN_BFLOAT16", "OWN_FLOAT16")
+SWITCHES = (
+    *("VNNI", "AMX", "BF16", "ROWS_IN_TURN", "PREFETCH", "SPREAD_ROWS"),
+    *("OWN_FLOAT32", "OWN_BFLOAT16", "OWN_FLOAT16"),
+)
 
 
 @pytest.mark.parametrize("case", DEFAULTS)
@@ -122,6 +134,16 @@ def test_what_a_processor_decides(choose: Choose, case: str):
     has = features(f"x86-64-{level}") if level else set()
     got = choose(has | set(V4 if level == "v4" else ()), maker)
     assert got == {"ISA": level or "baseline"} | dict.fromkeys(SWITCHES, "0") | on
+
+
+@pytest.mark.parametrize(
+    ("level", "lines", "spread"),
+    [("v4", 8, "1"), ("v4", 11, "1"), ("v4", 12, "0"), ("v4", 0, "0"), ("v3", 8, "0")],
+)
+def test_rows_are_spread_where_a_set_is_too_small(
+    choose: Choose, level: str, lines: int, spread: str
+):
+    assert choose(features(f"x86-64-{level}"), lines=lines)["SPREAD_ROWS"] == spread
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
