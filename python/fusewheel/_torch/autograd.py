@@ -16,6 +16,11 @@ from fusewheel._torch.find import find
 below_autograd: Any = find(
     "torch._C._AutoDispatchBelowAutograd", "call a kernel from within its own derivative"
 )
+any_requires_grad: Any = find(
+    "torch._C._any_requires_grad",
+    "see whether a call needs a gradient",
+    lambda *arguments: any(isinstance(a, torch.Tensor) and a.requires_grad for a in arguments),
+)
 _below_writes = find(
     "torch._C._AutoDispatchBelowADInplaceOrView", "count an operator's write to its argument"
 )

@@ -30,6 +30,15 @@ _function_modes = find(
 _dispatch_modes = find(
     "torch._C._len_torch_dispatch_stack", "see whether a mode watches calls", lambda: 1
 )
+_transform = find(
+    "torch._C._functorch.peek_interpreter_stack",
+    "see whether a transform of torch.func is active",
+    lambda: True,
+)
+_tracing_state = find("torch._C._get_tracing_state", "see whether a tracer looks on", lambda: True)
+_any_autocast = find(
+    "torch._C._is_any_autocast_enabled", "see whether autocast casts arguments", lambda: True
+)
 _mode_stack = find(
     "torch.utils._python_dispatch._get_current_dispatch_mode_stack",
     "refuse a checkpoint that would lose a write",
@@ -72,6 +81,21 @@ def autocast_off(device: str) -> Callable[[], contextlib.AbstractContextManager[
 def is_watched() -> bool:
     """Whether a mode of `__torch_function__` or `__torch_dispatch__` is active."""
     return bool(_function_modes() or _dispatch_modes())
+
+
+def is_direct() -> bool:
+    """Whether a call of an operator reaches its `Autograd` kernel before anything else.
+
+    It does unless a mode, a transform of `torch.func`, autocast or `torch.jit.trace` is active.
+    Every public function asks this, so nothing is called that a builtin can answer.
+    """
+    return not (
+        _function_modes()
+        or _dispatch_modes()
+        or _any_autocast()
+        or _transform() is not None
+        or _tracing_state() is not None
+    )
 
 
 def has_dispatch_modes() -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from fusewheel._torch.autograd import below_autograd, in_forward_mode
+from fusewheel._torch.autograd import any_requires_grad, below_autograd, in_forward_mode
 from fusewheel._torch.dynamo import leave_to_python
 from fusewheel._torch.overloads import shortest_call
 from fusewheel.dispatch.operator import Arguments, Operator, Unsaved
@@ -34,13 +34,11 @@ def autograd_kernel(operator: Operator) -> Callable[..., Any]:
     def kernel(*arguments: Any) -> Any:
         if in_forward_mode() and _has_tangent(arguments):
             return reference(*arguments)
-        if grad_enabled():
-            for argument in arguments:
-                if isinstance(argument, Tensor) and argument.requires_grad:
-                    if any(_requires_grad(arguments[i]) for i in needs_old_value):
-                        return reference(*arguments)
-                    result = apply(*arguments)
-                    return None if operator.mutates is not None else result
+        if grad_enabled() and any_requires_grad(*arguments):
+            if any(_requires_grad(arguments[i]) for i in needs_old_value):
+                return reference(*arguments)
+            result = apply(*arguments)
+            return None if operator.mutates is not None else result
         with below_autograd():
             return call(*arguments)
 

@@ -33,6 +33,7 @@ from fusewheel.dispatch.autocast import autocast_kernel
 from fusewheel.dispatch.autograd import autograd_kernel
 from fusewheel.dispatch.operator import Operator
 from fusewheel.dispatch.promise import check_layout, checked_fake, promise
+from fusewheel.dispatch.short import remember
 from fusewheel.dispatch.vmap import transform_kernel
 
 _library = torch.library.Library("fusewheel", "IMPL")
@@ -60,7 +61,10 @@ def register(operator: Operator) -> None:
         **dict.fromkeys(_REFUSED_KEYS, _refusal),
     }
     for key, make_kernel in kernels.items():
-        _library.impl(name, _completed(operator, make_kernel), key)
+        kernel = _completed(operator, make_kernel)
+        if key == "Autograd":
+            remember(name, kernel)
+        _library.impl(name, kernel, key)
     if operator.function is not None and operator.autocast is not None:
         for device in ("CPU", "CUDA"):
             kernel = _completed(operator, partial(autocast_kernel, device=device))

@@ -103,6 +103,9 @@ def check_normalized(
 ) -> None:
     """Raises an error unless shapes fit a norm's. TorchScript and Dynamo compile it."""
     rank = len(normalized_shape)
+    if rank == 1 and list(x.shape[-1:]) == normalized_shape:
+        # The operator checks the others, and so few calls are made for small tensors.
+        return
     shape = list(x.shape)
     if len(shape) < rank or shape[len(shape) - rank :] != normalized_shape:
         raise RuntimeError(
@@ -126,7 +129,8 @@ def is_mixture(x: Tensor, *parameters: Tensor | None) -> bool:
 
     Under autocast the operators make them equal.
     """
-    others = [p.dtype for p in parameters if p is not None and p.dtype != x.dtype]
+    own = x.dtype
+    others = [p.dtype for p in parameters if p is not None and p.dtype != own]
     if not others or torch.is_autocast_enabled(x.device.type):
         return False
-    return all(dtype in _FLOATING for dtype in (x.dtype, *others))
+    return all(dtype in _FLOATING for dtype in (own, *others))

@@ -10,15 +10,22 @@ from torch import Tensor
 
 from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator
 from fusewheel.dispatch.sharding import Elementwise
+from fusewheel.dispatch.short import short_way
 from fusewheel.ops._drop_in import drop_in
 from fusewheel.ops._elementwise import SIZES, bad_pairs, empty_output
 from fusewheel.ops.choices import Approximate
 
+_call = short_way("gelu")
 
-def _scripted(input: Tensor, approximate: Approximate = "none") -> Tensor:
+
+def _is_tanh(approximate: Approximate) -> bool:
     if approximate != "none" and approximate != "tanh":
         raise ValueError(f"gelu: approximate must be 'none' or 'tanh', got '{approximate}'")
-    result: Tensor = torch.ops.fusewheel.gelu(input, approximate == "tanh")
+    return approximate == "tanh"
+
+
+def _scripted(input: Tensor, approximate: Approximate = "none") -> Tensor:
+    result: Tensor = torch.ops.fusewheel.gelu(input, _is_tanh(approximate))
     return result
 
 
@@ -50,7 +57,8 @@ def gelu(input: Tensor, approximate: Approximate = "none") -> Tensor:
         ValueError: `approximate` is neither `"none"` nor `"tanh"`.
         RuntimeError: the dtype of `input` is not one of the four, or it is sparse.
     """
-    return _scripted(input, approximate)
+    result: Tensor = _call(input, _is_tanh(approximate))
+    return result
 
 
 def gelu_value(x: Tensor, tanh: bool) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator
 from fusewheel.dispatch.sharding import Elementwise, row_wise
+from fusewheel.dispatch.short import passes_on
 from fusewheel.ops._elementwise import SIZES, bad_pairs, empty_output, pairs
 from fusewheel.ops.activation._packed import (
     bad_packed,
@@ -21,6 +22,7 @@ from fusewheel.ops.activation._packed import (
 )
 
 
+@passes_on
 def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
     """`silu(gate) * up` with `silu(g) = g / (1 + exp(-g))`, the activation of a SwiGLU block.
 
@@ -44,6 +46,7 @@ def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
     return result
 
 
+@passes_on
 def silu_mul_packed(gate_up: Tensor) -> Tensor:
     """`silu(gate) * up`, where gate and up are the two halves of the last dimension of one tensor.
 

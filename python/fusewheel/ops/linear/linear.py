@@ -12,6 +12,7 @@ from torch import Tensor
 from fusewheel.dispatch import sharding
 from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator, Unsaved
 from fusewheel.dispatch.sharding import PARTIAL, REPLICATE, Layout
+from fusewheel.dispatch.short import short_way
 from fusewheel.ops._checks import (
     check,
     check_bias,
@@ -28,6 +29,9 @@ def _former(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The function with its former arguments."""
     result: Tensor = torch.ops.fusewheel.linear(x, weight, bias)
     return result
+
+
+_call = short_way("linear")
 
 
 @drop_in("linear", {"x": "input"}, _former, lambda _, kwargs: "x" in kwargs, _former)
@@ -58,7 +62,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     if weight.dim() == 1 or (not input.is_floating_point() and weight.dtype == input.dtype):
         return torch.nn.functional.linear(input, weight, bias)
-    result: Tensor = torch.ops.fusewheel.linear(input, weight, bias)
+    result: Tensor = _call(input, weight, bias)
     return result
 
 

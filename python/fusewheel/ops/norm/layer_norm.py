@@ -12,6 +12,7 @@ from fusewheel.dispatch.autograd import reference_gradients
 from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator
 from fusewheel.dispatch.promise import Argument
 from fusewheel.dispatch.sharding import row_wise
+from fusewheel.dispatch.short import short_way
 from fusewheel.ops._checks import check_columns, check_rows, check_same, check_statistic
 from fusewheel.ops._drop_in import check_normalized, drop_in, is_mixture, sizes
 from fusewheel.ops._elementwise import SIZES
@@ -30,6 +31,9 @@ def _is_former(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if len(args) > 1:
         return args[1] is None or isinstance(args[1], Tensor)
     return "normalized_shape" not in kwargs
+
+
+_call = short_way("layer_norm")
 
 
 def _scripted(
@@ -87,6 +91,10 @@ def layer_norm(
     shape = sizes("layer_norm", normalized_shape)
     if is_mixture(input, weight, bias):
         return torch.nn.functional.layer_norm(input, shape, weight, bias, eps)
+    check_normalized("layer_norm", input, shape, weight, bias)
+    if len(shape) == 1:
+        y: Tensor = _call(input, weight, bias, eps)[0]
+        return y
     return _scripted(input, shape, weight, bias, eps)
 
 

@@ -12,6 +12,7 @@ from fusewheel.dispatch.autograd import reference_gradients
 from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator
 from fusewheel.dispatch.promise import Argument, fail
 from fusewheel.dispatch.sharding import row_wise
+from fusewheel.dispatch.short import short_way
 from fusewheel.ops._checks import check_columns, check_rows, check_same, check_statistic
 from fusewheel.ops._drop_in import check_normalized, drop_in, is_mixture, sizes
 from fusewheel.ops._elementwise import SIZES
@@ -33,6 +34,29 @@ def _is_former(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return "x" in kwargs or ("weight" in kwargs and "normalized_shape" not in kwargs)
 
 
+def _prepared(
+    input: Tensor,
+    normalized_shape: list[int],
+    weight: Tensor | None,
+    eps: float | None,
+    cast: str,
+) -> tuple[Tensor, Tensor, float, int]:
+    """The arguments of the operator. TorchScript and Dynamo compile it."""
+    number = cast_number("rms_norm", cast)
+    check_normalized("rms_norm", input, normalized_shape, weight, None)
+    if eps is None:
+        eps = 2.220446049250313e-16 if input.dtype == torch.float64 else 1.1920928955078125e-07
+    x = input if len(normalized_shape) == 1 else input.flatten(-len(normalized_shape))
+    if weight is not None:
+        factor = weight if len(normalized_shape) == 1 else weight.flatten()
+    else:
+        # What changes nothing: "gemma" adds 1.
+        factor = torch.full(
+            (x.size(-1),), 0.0 if number == 1 else 1.0, dtype=x.dtype, device=x.device
+        )
+    return x, factor, eps, number
+
+
 def _scripted(
     input: Tensor,
     normalized_shape: list[int],
@@ -41,20 +65,12 @@ def _scripted(
     cast: Cast = "torch",
 ) -> Tensor:
     """`rms_norm` for TorchScript, which knows no keyword-only arguments."""
-    number = cast_number("rms_norm", cast)
-    check_normalized("rms_norm", input, normalized_shape, weight, None)
-    if eps is None:
-        eps = 2.220446049250313e-16 if input.dtype == torch.float64 else 1.1920928955078125e-07
-    x = input if len(normalized_shape) == 1 else input.flatten(-len(normalized_shape))
-    if weight is not None:
-        factor = weight.flatten()
-    else:
-        # What changes nothing: "gemma" adds 1.
-        factor = torch.full(
-            (x.size(-1),), 0.0 if number == 1 else 1.0, dtype=x.dtype, device=x.device
-        )
-    y: Tensor = torch.ops.fusewheel.rms_norm(x, factor, eps, number)[0]
+    x, factor, epsilon, number = _prepared(input, normalized_shape, weight, eps, cast)
+    y: Tensor = torch.ops.fusewheel.rms_norm(x, factor, epsilon, number)[0]
     return y if len(normalized_shape) == 1 else y.view_as(input)
+
+
+_call = short_way("rms_norm")
 
 
 @drop_in("rms_norm", {"x": "input"}, _former, _is_former, _scripted)
@@ -105,7 +121,8 @@ def rms_norm(
     shape = sizes("rms_norm", normalized_shape)
     if cast == "torch" and (input.is_complex() or is_mixture(input, weight)):
         return torch.nn.functional.rms_norm(input, shape, weight, eps)
-    return _scripted(input, shape, weight, eps, cast)
+    y: Tensor = _call(*_prepared(input, shape, weight, eps, cast))[0]
+    return y if len(shape) == 1 else y.view_as(input)
 
 
 def cast_number(op: str, cast: str) -> int:

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator
 from fusewheel.dispatch.sharding import Elementwise
+from fusewheel.dispatch.short import passes_on
 from fusewheel.ops._elementwise import SIZES, empty_output
 
 
+@passes_on
 def exp_add(x: Tensor, c: float) -> Tensor:
     """`exp(x) + c` in one pass over memory.
 

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator
 from fusewheel.dispatch.sharding import Elementwise
+from fusewheel.dispatch.short import passes_on
 from fusewheel.ops._elementwise import SIZES, bad_pairs, empty_output, pairs
 
 
+@passes_on
 def muladd(a: Tensor, b: Tensor, c: float) -> Tensor:
     """`a * b + c` in one pass over memory.
 
