@@ -31,9 +31,10 @@ def inputs(
     keys: int = LENGTH,
     heads: int = 4,
     grad: bool = True,
+    batch: int = 2,
 ) -> list[Tensor]:
     """Query with 4 heads, key and value, heads inside of positions as in models."""
-    shapes = (2, queries, 4, SIZE), (2, keys, heads, SIZE), (2, keys, heads, SIZE)
+    shapes = (batch, queries, 4, SIZE), (batch, keys, heads, SIZE), (batch, keys, heads, SIZE)
     found = (torch.randn(shape).to(dtype).transpose(1, 2) for shape in shapes)
     return [x.detach().requires_grad_(grad) for x in found]
 
@@ -63,9 +64,9 @@ def added(seen: Tensor, q: Tensor, value: float | None = None) -> Tensor:
 
 
 def padding(k: Tensor) -> Tensor:
-    """The first sequence begins late, the second ends early."""
+    """The first sequence begins late, the second ends early, and so on in turns."""
     place = torch.arange(k.shape[2])
-    return torch.stack((place >= 5, place < 9))
+    return torch.stack((place >= 5, place < 9)).repeat(k.shape[0] // 2, 1)
 
 
 def repeat(x: Tensor, groups: int) -> Tensor:
@@ -195,12 +196,13 @@ HIDDEN: dict[str, tuple[int, Callable[[Tensor, Tensor], Tensor]]] = {
 def test_queries_that_see_no_key(compare: Any, name: str, dtype: torch.dtype) -> None:
     """They are 0 and have no gradients, as in PyTorch's attention."""
     keys, mask = HIDDEN[name]
-    args = inputs(dtype, queries=12, keys=keys)
+    # Of few elements the largest error is a matter of chance.
+    args = inputs(dtype, queries=12, keys=keys, batch=16)
     compiled, recorder = compare.compile(lambda q, k, v: attend(q, k, v, mask(q, k)), "eager")
     compiled(*args)
     assert recorder.report().counts() == {"attention": 1}, recorder.report()
     seen = mask(*args[:2])
-    seen = (seen if seen.dtype == torch.bool else seen == 0).expand(2, 1, -1, -1)
+    seen = (seen if seen.dtype == torch.bool else seen == 0).expand(16, 1, -1, -1)
     none = ~seen.any(-1)[:, 0]
     assert none.any() and not none.all()
     report = compare.oracle(

@@ -92,6 +92,11 @@ def _is_known(layer: torch.nn.Module) -> bool:
     return kind.__name__ in _KNOWN and kind.__module__.startswith("transformers.")
 
 
+def _is(value: object, kind: type) -> bool:
+    """Whether a value is of this class and not of one that inherits from it."""
+    return type(value) is kind
+
+
 class _Rows:
     """Stands for a cache: the keys and values of one layer."""
 
@@ -134,12 +139,13 @@ def _forward(once: Callable[..., Any], kinds: tuple[type, type]) -> Callable[...
     cache_kind, rows_kind = kinds
 
     def forward(layer: Any, hidden: Tensor, **given: Any) -> Tensor:
-        cache, index = given.get("cache"), layer.self_attn.layer_idx
+        cache: Any = given.get("cache")
+        index = layer.self_attn.layer_idx
         if (
-            type(cache) is not cache_kind
+            not _is(cache, cache_kind)
             or cache.offloading
             or len(cache.layers) <= index
-            or type(cache.layers[index]) is not rows_kind
+            or not _is(cache.layers[index], rows_kind)
             or given.get("position_embeddings") is None
             or not all(name in _ARGUMENTS for name in given)
         ):
