@@ -13,7 +13,11 @@ bool describe_layer(const Program& program, const std::vector<int64_t>& numbers,
   const auto& given = step.arguments;
   const auto value = [&](size_t i) { return given[i].values[0].value; };
   const auto dtype = [&](size_t i) { return program.values[value(i)].dtype; };
-  const auto layout = [&](uint32_t index) { return layout_of(program, numbers, index); };
+  const auto layout = [&](uint32_t index) {
+    const Layout found = layout_of(program, numbers, index);
+    reach(found);  // refuses negative sizes
+    return found;
+  };
   const bool floating = step.kind == WeightKind::kFloating;
   if (step.kind == WeightKind::kBlocks || step.results[0] == kUnused) {
     return false;
@@ -48,11 +52,12 @@ bool describe_layer(const Program& program, const std::vector<int64_t>& numbers,
     if (int4) {
       layer.zeros = value(next);
       const Layout zeros = layout(layer.zeros);
-      weight.columns *= 2;
+      weight.columns = calculate(Kind::kMultiply, weight.columns, 2);
       weight.group_size = numbers[given[next + 1].integers[0]];
       const bool known =
           weight.group_size == 32 || weight.group_size == 64 || weight.group_size == 128;
-      if (!known || weight.columns != weight.groups * weight.group_size ||
+      if (!known || weight.columns % weight.group_size != 0 ||
+          weight.groups != weight.columns / weight.group_size ||
           dtype(next) != dtype(next - 1) || zeros.rank != 2 ||
           !std::equal(zeros.sizes, zeros.sizes + 2, scales.sizes) || !zeros.is_contiguous()) {
         return false;

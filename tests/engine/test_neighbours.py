@@ -120,6 +120,28 @@ def test_what_a_layer_is_given_may_be_wrong(name: str) -> None:
     assert errors > 10
 
 
+@pytest.mark.parametrize(
+    ("operator", "codes", "scales", "says"),
+    [
+        (ops.linear_int8.default, (1, -(2**63)), (1, -1), "a negative size"),
+        (ops.linear_int4.default, (1, 2**62), (1, 2**58), "does not fit 64 bits"),
+    ],
+)
+def test_sizes_that_no_weight_can_have(operator: Any, codes: Any, scales: Any, says: str) -> None:
+    """The sizes of a layer are read with its program, before any tensor is there."""
+    writer = ProgramWriter()
+    x, bias = (writer.input(torch.float32, (1,), (1,)) for _ in range(2))
+    int4 = operator is ops.linear_int4.default
+    stored = writer.input(torch.uint8 if int4 else torch.int8, codes, (1, 1))
+    scale, zeros = (writer.input(torch.float32, scales, (1, 1)) for _ in range(2))
+    given = (stored, scale, zeros, 32) if int4 else (stored, scale)
+    result = writer.result(torch.float32, (1,), (1,))
+    writer.step(operator, (x, *given, bias, False), (result,))
+    program = writer.finish([result])
+    with pytest.raises(RuntimeError, match=says):
+        program(*(torch.zeros(1) for _ in range(5)))
+
+
 def test_a_layer_whose_bias_another_one_computes() -> None:
     """It has the same input, but cannot be computed beside the other one, which comes first."""
     writer, dtype = ProgramWriter(), torch.bfloat16

@@ -66,6 +66,25 @@ def test_functions_refuse_tensors_with_runtime_errors_about_themselves(name: str
     assert refused
 
 
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_name_the_argument_that_is_no_tensor(name: str) -> None:
+    good = arguments_of(name)
+    for parameter, argument in good.items():
+        if not isinstance(argument, Tensor):
+            continue
+        for wrong in ([1.0, 2.0], "x", {}):
+            with pytest.raises((TypeError, RuntimeError)) as caught:
+                FUNCTIONS[name](**good | {parameter: wrong})
+            if isinstance(caught.value, TypeError):
+                kind = type(wrong).__name__
+                assert str(caught.value) == f"{name}: {parameter} must be a tensor, got a {kind}"
+            else:  # the dispatcher's, which knows the operator's name for it
+                names = {parameter, *(k for k, v in RENAMED.items() if v == parameter)}
+                assert re.search(
+                    rf"'Tensor.*' for argument '({'|'.join(names)})'", str(caught.value)
+                )
+
+
 def choices(function: Callable[..., Any]) -> list[str]:
     """The parameters that are one of a few words."""
     parameters = inspect.signature(function).parameters.values()

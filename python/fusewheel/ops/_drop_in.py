@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fusewheel.dispatch.promise import fail
+from fusewheel.ops._not_tensors import refuse_others
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -60,6 +61,9 @@ def drop_in(
                 return function(*args, **kwargs)
             try:
                 return function(*args, **kwargs)
+            except (AttributeError, TypeError):
+                refuse_others(function, args, kwargs)
+                raise
             except RuntimeError as error:
                 message = str(error)
                 if type(error) is not RuntimeError or not message.startswith(f"{operator}: "):

@@ -86,9 +86,13 @@ def limits(op: str, causal: bool, window: tuple[int | None, int | None] | None) 
 
     Raises:
         ValueError: `window` is not a pair.
+        TypeError: it is neither a tuple nor a list.
     """
-    if window is not None and len(window) != 2:
-        raise ValueError(f"{op}: window must be (left, right), got {window}")
+    if window is not None:
+        if not isinstance(window, (tuple, list)):
+            raise TypeError(f"{op}: window must be (left, right), got {window}")
+        if len(window) != 2:
+            raise ValueError(f"{op}: window must be (left, right), got {window}")
     left, right = (-1 if keys is None else keys for keys in window or (None, None))
     return left, 0 if causal and right >= -1 else right
 

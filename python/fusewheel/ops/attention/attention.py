@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fusewheel.dispatch.operator import Arguments, Operator
 from fusewheel.dispatch.sharding import PARTIAL, Layout, Place, places
+from fusewheel.ops._not_tensors import with_type_errors
 from fusewheel.ops._rows import empty_statistic
 from fusewheel.ops.attention import _attention as inputs
 from fusewheel.ops.attention import _attention_formula as formula
@@ -23,6 +24,7 @@ from fusewheel.ops.attention._attention import (
 )
 
 
+@with_type_errors
 def attention(
     q: Tensor,
     k: Tensor,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fusewheel.dispatch.operator import Operator
 from fusewheel.dispatch.sharding import Layout, Place, places
+from fusewheel.ops._not_tensors import with_type_errors
 from fusewheel.ops._rows import compute_dtype, empty_statistic
 from fusewheel.ops.attention import _attention_decode as inputs
 from fusewheel.ops.attention import _attention_formula as formula
@@ -17,6 +18,7 @@ from fusewheel.ops.attention._attention import factor_of, limits
 from fusewheel.ops.attention._attention_decode import check_attention_decode
 
 
+@with_type_errors
 def attention_decode(
     q: Tensor,
     k_cache: Tensor,

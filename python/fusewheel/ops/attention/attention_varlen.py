@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fusewheel.dispatch.operator import Arguments, Operator
 from fusewheel.dispatch.sharding import Layout, places
+from fusewheel.ops._not_tensors import with_type_errors
 from fusewheel.ops._rows import compute_dtype
 from fusewheel.ops.attention import _attention_varlen as inputs
 from fusewheel.ops.attention import _varlen_formula as formula
@@ -17,6 +18,7 @@ from fusewheel.ops.attention._attention import factor_of, limits
 from fusewheel.ops.attention._attention_varlen import check_varlen, check_varlen_backward
 
 
+@with_type_errors
 def attention_varlen(
     q: Tensor,
     k: Tensor,

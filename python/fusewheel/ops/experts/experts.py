@@ -16,6 +16,7 @@ from fusewheel.ops._checks import (
     check_weight_dtype,
     describe,
 )
+from fusewheel.ops._not_tensors import with_type_errors
 from fusewheel.ops.activation.gelu_mul import gelu_mul_packed
 from fusewheel.ops.activation.silu_mul import silu_mul_packed
 from fusewheel.ops.choices import Activation
@@ -29,6 +30,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@with_type_errors
 def experts(
     x: Tensor,
     indices: Tensor,

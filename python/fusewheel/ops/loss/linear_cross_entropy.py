@@ -14,6 +14,7 @@ from fusewheel.dispatch.autograd import reference_gradients
 from fusewheel.dispatch.operator import Arguments, Operator
 from fusewheel.dispatch.sharding import Layout, row_wise
 from fusewheel.ops._checks import check_statistic
+from fusewheel.ops._not_tensors import with_type_errors
 from fusewheel.ops._rows import compute_dtype, wide
 from fusewheel.ops.choices import Reduction
 from fusewheel.ops.loss import _linear_cross_entropy as inputs
@@ -22,6 +23,7 @@ from fusewheel.ops.loss.cross_entropy import check_reduction, mean_of
 from fusewheel.ops.loss.cross_entropy import reference as cross_entropy_reference
 
 
+@with_type_errors
 def linear_cross_entropy(
     x: Tensor,
     weight: Tensor,
