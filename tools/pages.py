@@ -34,7 +34,7 @@ PARTS = {
     ),
     "Reference": (
         *("settings", "operators-reference", "api", "compatibility", "conformance"),
-        *("benchmarks", "cuda-counts", "changelog"),
+        *("benchmarks", "benchmarks-amd", "cuda-counts", "changelog"),
     ),
     "Explanations": (
         *("compiler", "small-backend", "operators", "jit-and-cpp", "one-wheel", "engine"),
