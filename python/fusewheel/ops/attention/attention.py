@@ -101,6 +101,7 @@ def attention(
 
     Raises:
         ValueError: `dropout_p` is out of range, or `window` is not a pair.
+        TypeError: a tensor is missing, or `window` is neither a tuple nor a list.
         RuntimeError: a dtype, shape or device is not as above, or a number of `window` or
             `softcap` is out of range.
     """

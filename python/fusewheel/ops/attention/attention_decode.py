@@ -92,6 +92,7 @@ def attention_decode(
 
     Raises:
         ValueError: `window` is not a pair.
+        TypeError: a tensor is missing, or `window` is neither a tuple nor a list.
         RuntimeError: a dtype, shape or device is not as above, `window` or `softcap` is out of
             range, or, on a CPU, a length is greater than the capacity or a page that is needed does
             not exist. On a GPU the results of such a sequence are NaN.

@@ -92,6 +92,7 @@ def attention_varlen(
 
     Raises:
         ValueError: `window` is not a pair.
+        TypeError: a tensor is missing, or `window` is neither a tuple nor a list.
         RuntimeError: a dtype, shape or device is not as above, a number of `window` or `softcap` is
             out of range, or, on a CPU, the numbers in `cu_seqlens_q` or `cu_seqlens_k` are not as
             above. On a GPU all results are NaN if these numbers are wrong. Under `torch.func`, and
