@@ -103,6 +103,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'fusewheel' has no attribute '{name}'")
 
 
+def __dir__() -> list[str]:
+    return sorted({*__all__, "nn", "transformers"})
+
+
 def _register_sharding() -> None:
     try:
         importlib.import_module("fusewheel.distributed._rules").register_all(ops.operators())

@@ -21,8 +21,12 @@ def chosen(what: str, filter_fn: Filter | None, old: OldFilter | None) -> Filter
         old: the argument `filter`, which has the name first.
 
     Raises:
+        TypeError: what is given cannot be called.
         ValueError: both are given.
     """
+    for name, given in (("filter_fn", filter_fn), ("filter", old)):
+        if given is not None and not callable(given):
+            raise TypeError(f"{what}: {name} must be a function, got {type(given).__name__}")
     if old is None:
         return filter_fn or (lambda module, name: True)
     if filter_fn is not None:
@@ -33,5 +37,5 @@ def chosen(what: str, filter_fn: Filter | None, old: OldFilter | None) -> Filter
         DeprecationWarning,
         stacklevel=3,
     )
-    given = old
-    return lambda module, name: given(name, module)
+    name_first = old
+    return lambda module, name: name_first(name, module)

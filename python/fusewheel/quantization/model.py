@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from fusewheel._core.arguments import require_module
 from fusewheel._core.progress import progress
 from fusewheel._torch.modules import HOOKS
 from fusewheel.ops.linear._blocks import FORMATS
@@ -72,9 +73,11 @@ def quantize_(
         What was replaced, what was not and why, and the bytes of the model before and after.
 
     Raises:
+        TypeError: `model` is not a module, or `filter_fn` cannot be called.
         ValueError: an argument is not as above, `model` itself is a linear layer, or a weight has
             NaN or infinity; the layers before that one are replaced already then.
     """
+    require_module("quantize_", model)
     size = _check_arguments(kind, group_size, calibration, dynamic)
     wanted = chosen("quantize_", filter_fn, filter)
     if isinstance(model, nn.Linear):

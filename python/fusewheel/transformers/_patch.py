@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fusewheel._core.arguments import require_module
 from fusewheel._core.report import BaseReport
 from fusewheel.ops.activation.gelu import gelu
 from fusewheel.ops.choices import Cast, Reduction
@@ -71,8 +72,10 @@ def patch(model: nn.Module, attention: bool = True) -> PatchReport:
         what was replaced, and what was left alone and why.
 
     Raises:
+        TypeError: `model` is not a module.
         ValueError: the model is patched already.
     """
+    require_module("patch", model)
     if model in _undo:
         raise ValueError("patch: model is patched already; fusewheel.unpatch(model) undoes that")
     undo: list[Callable[[], None]] = []
@@ -105,8 +108,10 @@ def unpatch(model: nn.Module) -> None:
         model: the model, changed in place.
 
     Raises:
+        TypeError: `model` is not a module.
         ValueError: the model is not patched.
     """
+    require_module("unpatch", model)
     if model not in _undo:
         raise ValueError("unpatch: model is not patched")
     for back in reversed(_undo.pop(model)):

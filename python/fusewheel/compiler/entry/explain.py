@@ -41,7 +41,7 @@ def explain(model: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Report:
         the report; printing it gives a table.
 
     Raises:
-        TypeError: if inputs are given for an ExportedProgram.
+        TypeError: if `model` cannot be called, or inputs are given for an ExportedProgram.
         Exception: what the model raises for these inputs.
     """
     exported = sys.modules.get("torch.export")
@@ -50,6 +50,10 @@ def explain(model: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Report:
             raise TypeError("explain: an ExportedProgram takes no inputs, because it is not run")
         return explain_program(model)
     model = getattr(model, "_orig_mod", model)
+    if not callable(model):
+        raise TypeError(
+            f"explain: model must be a module or a function, got {type(model).__name__}"
+        )
     recorder = Recorder()
     breaks: list[GraphBreak] = []
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fusewheel._core.arguments import require_module
 from fusewheel._torch.dynamo import counters
 from fusewheel._torch.fx import telling_of_replacements
 from fusewheel.compiler.ir.metadata import inference
@@ -55,7 +56,8 @@ def export(
         the program; it shares the parameters of `model`.
 
     Raises:
-        TypeError: if example inputs or shapes are given for an exported program.
+        TypeError: if `model` is neither a module nor a program; or if example inputs or shapes are
+            given for a program.
         ValueError: if `engine` and `training` are both asked for; or if an exported program keeps
             the call signatures of its submodules, because an operator may do the work of several
             submodules.
@@ -74,6 +76,7 @@ def export(
         program = _copy(model)
     else:
         model = getattr(model, "_orig_mod", model)
+        require_module("export", model)
         program = torch.export.export(
             model,
             args,

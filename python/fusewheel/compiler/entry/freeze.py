@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from fusewheel._core.arguments import require_module
 from fusewheel._torch.compiled_module import compiled_call, set_compiled_call
 from fusewheel.compiler.entry.dynamo import Compiled, backend
 from fusewheel.compiler.entry.equal_layers import EqualLayers
@@ -63,8 +64,7 @@ def freeze(
         TypeError: if `model` is not a module, or a `backend` is given.
         ValueError: if there is a ``guard_filter_fn`` among the options.
     """
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"freeze: model must be a torch.nn.Module, got {type(model).__name__}")
+    require_module("freeze", model)
     model = getattr(model, "_orig_mod", model)
     if "backend" in settings:
         raise TypeError("freeze: takes no backend, it is always fusewheel's")

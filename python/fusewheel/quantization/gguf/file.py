@@ -69,12 +69,15 @@ class GgufFile:
         tensors: what the file holds, by name.
 
     Raises:
+        TypeError: `path` is neither text nor a path.
         ValueError: the file is no GGUF file, is cut short, or contradicts itself: sizes beyond its
             end, tensors that overlap, a name twice, a type that is not known.
         OSError: the file cannot be read.
     """
 
     def __init__(self, path: str | os.PathLike[str], what: str = "load_gguf") -> None:
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"{what}: path must be a path, got {type(path).__name__}")
         self.path = os.fspath(path)
         self._what = what
         with open(self.path, "rb") as file:

@@ -53,6 +53,7 @@ def load_gguf(
         tokenizer; None for a file without one.
 
     Raises:
+        TypeError: `path` is neither text nor a path.
         ModuleNotFoundError: transformers or gguf is not installed.
         ValueError: the file is damaged, or holds what is not supported; the message says what.
         OSError: the file cannot be read.
