@@ -7,8 +7,9 @@ import multiprocessing
 import tempfile
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,6 +20,17 @@ LIMIT = 1800
 """Seconds after which a group is given up: a process waits for one that failed elsewhere."""
 
 Check = tuple[str, Callable[[], None]]
+
+
+def in_turn(checks: Iterable[Check]) -> Iterator[Check]:
+    """Of two groups of two processes, which would do the same, each makes every second check."""
+    for number, (name, check) in enumerate(checks):
+        yield name, partial(_in_group, number % 2, check)
+
+
+def _in_group(group: int, check: Callable[[], None]) -> None:
+    if dist.get_rank() // 2 == group:
+        check()
 
 
 def failures(files: Sequence[str], night: bool = False) -> dict[tuple[str, str], str]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from demo.examples import MISSING_BACKEND, PROMPT_TOKENS
+from fusewheel._core.process import Child
+from fusewheel.demo import measure
 from fusewheel.demo.models.weights import truncate, write_bundle
 from fusewheel.demo.progress import Progress
 from fusewheel.demo.run import run_demo
@@ -16,6 +20,16 @@ from fusewheel.demo.show.report import Report
 from tiny_gguf import load_gguf, small_llama, write_gguf
 
 SEQUENCE = 8
+
+
+@pytest.fixture(scope="session")
+def copies() -> Iterator[None]:
+    """Worker processes are copies of this one: a new one imports for many seconds what it needs."""
+    import transformers  # noqa: F401
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measure, "Child", functools.partial(Child, method="fork"))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +70,7 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[st
 
 @pytest.fixture(scope="session")
 def tiny_run(
-    tiny_settings: Settings, tiny_bundle: tuple[Path, dict[str, Any]]
+    copies: None, tiny_settings: Settings, tiny_bundle: tuple[Path, dict[str, Any]]
 ) -> tuple[Report, str]:
     """The report of the run, and the progress it printed."""
     folder, facts = tiny_bundle

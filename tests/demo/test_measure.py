@@ -9,7 +9,7 @@ from fusewheel.demo.progress import Progress
 from fusewheel.demo.run import run_demo
 
 
-def test_a_run_out_of_time_leaves_training_out(tiny_settings, tiny_bundle):
+def test_a_run_out_of_time_leaves_training_out(copies, tiny_settings, tiny_bundle):
     folder, facts = tiny_bundle
     settings = dataclasses.replace(
         tiny_settings, modes=("eager",), dtypes=("fp32",), repeats=9, quick=True, time_limit_s=0.001

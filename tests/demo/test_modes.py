@@ -29,7 +29,7 @@ REPLACED = {
 
 @pytest.fixture
 def first_runs(
-    tiny_settings: Settings, tiny_bundle: tuple[Path, dict[str, Any]]
+    copies: None, tiny_settings: Settings, tiny_bundle: tuple[Path, dict[str, Any]]
 ) -> Callable[[str], dict[str, Any]]:
     """What the first run of each phase answers, in a mode without generated code."""
     folder, _ = tiny_bundle
@@ -38,7 +38,7 @@ def first_runs(
         spec = SessionSpec(str(folder), mode, "fp32", tiny_settings.new_tokens, 1)
         factory = functools.partial(open_without_generated_code, spec)
         env = environment(tiny_settings, folder, mode, "fp32")
-        with Child(factory, environment=env) as child:
+        with Child(factory, environment=env, method="fork") as child:
             return {phase: child.call("first", phase) for phase in PHASES}
 
     return run

@@ -63,7 +63,7 @@ def test_adapters_start_from_the_model_and_learn(tiny_run, tiny_settings):
     assert losses[-1] < losses[0]
 
 
-def test_a_long_phase_is_timed_once(tiny_settings, tiny_bundle):
+def test_a_long_phase_is_timed_once(copies, tiny_settings, tiny_bundle):
     folder, _ = tiny_bundle
     settings = dataclasses.replace(tiny_settings, modes=("eager",), dtypes=("fp32",), long_s=0.0)
     found = measure(settings, folder, Progress(io.StringIO())).results[0]

@@ -10,7 +10,7 @@ from typing import Any
 import fusewheel
 import pytest
 import torch
-from group import SIZE, Check
+from group import SIZE, Check, in_turn
 from oracle import assert_program_as_good_as_eager
 from torch import Tensor, nn
 
@@ -93,12 +93,14 @@ def test_trains_as_in_one_process(name: str, passed):
 def checks() -> Iterator[Check]:
     from torch.distributed.tensor import init_device_mesh
 
-    # Two groups of two, which do the same.
     mesh = init_device_mesh("cpu", (SIZE // 2, 2), mesh_dim_names=("twice", "parallel"))["parallel"]
-    yield NAMES[0], partial(check_tensor_parallel, mesh, False)
-    yield NAMES[1], partial(check_tensor_parallel, mesh, True)
-    yield NAMES[2], partial(check_fully_sharded, mesh)
-    yield NAMES[3], partial(check_compiled, mesh)
+    ways = (
+        partial(check_tensor_parallel, mesh, False),
+        partial(check_tensor_parallel, mesh, True),
+        partial(check_fully_sharded, mesh),
+        partial(check_compiled, mesh),
+    )
+    yield from in_turn(zip(NAMES, ways, strict=True))
 
 
 def batches() -> Iterator[tuple[Tensor, Tensor]]:
