@@ -13,11 +13,12 @@ struct Choices {
   // FUSEWHEEL_CPU_VNNI=0 or 1: whether level v4 uses AVX-512 VNNI and level v3 AVX-VNNI, which they do
   // not include. 1 is ignored where the processor has none.
   bool vnni;
-  // FUSEWHEEL_CPU_AMX=0 or 1: whether attention in bfloat16 and products of int8 use AMX, at level v4.
-  // 1 is ignored where the processor has none, or the system does not allow it.
+  // FUSEWHEEL_CPU_AMX=0 or 1: whether attention in bfloat16, products of int8, and those of bfloat16 with
+  // stored blocks and grouped weights use AMX, at level v4. 1 is ignored where the processor has none,
+  // or the system does not allow it.
   bool amx;
-  // FUSEWHEEL_CPU_BF16=0 or 1: whether attention in bfloat16 multiplies by AVX512_BF16, at level v4, where
-  // it does not by AMX. AMD's processors multiply twice as fast by it as in float32; of Intel's that
+  // FUSEWHEEL_CPU_BF16=0 or 1: whether the same in bfloat16 is multiplied by AVX512_BF16, at level v4, where
+  // it is not by AMX. AMD's processors multiply twice as fast by it as in float32; of Intel's that
   // have no AMX none was measured. 1 is ignored where the processor has none.
   bool bf16;
   // FUSEWHEEL_CPU_ROWS_IN_TURN=0 or 1: whether one row of activations that fits into the first-level

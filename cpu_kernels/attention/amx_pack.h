@@ -52,14 +52,6 @@ inline void clean_rows(BFloat16* rows, int64_t count, int64_t stride, bool* mark
   }
 }
 
-// Two numbers of 16 bits a lane, turned: sixteen rows of sixteen lanes.
-FUSEWHEEL_INLINE void turn_pairs(Vec<float>* block, BFloat16* to, int64_t stride) {
-  transpose<float>(block);
-  for (int i = 0; i < kTile; ++i) {
-    __builtin_memcpy(to + i * stride, &block[i], sizeof(block[i]));
-  }
-}
-
 // Columns that are rows of `rows`, a multiple of 16 of them, with whole steps.
 inline void columns_of_rows(const BFloat16* rows, int64_t stride, int64_t count, int64_t size,
                             BFloat16* to) {

@@ -75,6 +75,40 @@ LinearWeight weight_of(const GroupWeights& weights, int64_t group) {
   return own;
 }
 
+// Rows as the products of their groups want them: groups of many rows may be multiplied as bfloat16.
+class Activations {
+ public:
+  Activations(const RowMatrix& x, const LinearWeight& weight, const GroupEnds& ends, bool wide)
+      : bfloat16_(multiplies_bfloat16(x, weight)) {
+    bool some = false;
+    bool all = true;
+    int64_t begin = 0;
+    for (int64_t e = 0; e < ends.count; ++e) {
+      const int64_t end = end_of(ends, e);
+      const bool own = has_bfloat16(end - begin);
+      some = some || own;
+      all = all && (own || begin == end);
+      begin = end;
+    }
+    if (some) {
+      whole_ = whole_rows(x, x.count + 1);
+    }
+    if (!all) {
+      widened_ = widen(x, wide);
+    }
+  }
+
+  // Whether a group of so many rows is multiplied as bfloat16.
+  bool has_bfloat16(int64_t rows) const { return bfloat16_ && rows >= kFewestBFloat16Rows; }
+
+  const RowMatrix& rows(bool bfloat16) const { return bfloat16 ? *whole_ : *widened_; }
+
+ private:
+  bool bfloat16_;
+  std::optional<RowMatrix> whole_;
+  std::optional<RowMatrix> widened_;
+};
+
 }  // namespace
 
 void multiply(const char*, GroupedLinear& call) {
@@ -84,8 +118,7 @@ void multiply(const char*, GroupedLinear& call) {
   const bool transposed = weights.transposed != args.backward;
   const int64_t columns = args.backward ? call.weight.columns : call.weight.rows;
   const int64_t inner = args.backward ? call.weight.rows : call.weight.columns;
-  const RowMatrix a = widen(call.x, wide);
-  const int64_t number = wide ? 8 : 4;
+  const Activations a(call.x, weights.first, args.ends, wide);
   std::optional<RowMatrix> bias;
   if (call.bias.has_value()) {
     bias = widen({*call.bias, call.weight.count, columns, columns}, wide);
@@ -95,10 +128,18 @@ void multiply(const char*, GroupedLinear& call) {
   int64_t begin = 0;
   for (int64_t e = 0; e < args.ends.count; ++e) {
     const int64_t end = end_of(args.ends, e);
-    products.add({advance(a.tensor.const_data_ptr(), begin * a.stride * number), a.stride,
+    if (begin == end) {
+      continue;
+    }
+    const bool bfloat16 = a.has_bfloat16(end - begin);
+    const RowMatrix& rows = a.rows(bfloat16);
+    const int64_t number = bfloat16 ? 2 : wide ? 8 : 4;
+    products.add({advance(rows.tensor.const_data_ptr(), begin * rows.stride * number), rows.stride,
                   end - begin, columns, inner, weight_of(weights, e), transposed,
-                  bias ? advance(bias->tensor.const_data_ptr(), e * bias->stride * number) : nullptr,
-                  static_cast<char*>(args.y) + begin * row_bytes, args.dtype, false, {}});
+                  bias ? advance(bias->tensor.const_data_ptr(), e * bias->stride * (wide ? 8 : 4))
+                       : nullptr,
+                  static_cast<char*>(args.y) + begin * row_bytes, args.dtype, false, {}, false,
+                  bfloat16});
     begin = end;
   }
   // Rows of no group.

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#include "bfloat16.h"
 #include "int8.h"
 #include "integer_amx.h"
 #include "panel.h"
@@ -15,11 +16,15 @@ namespace {
 // Rows of a that use one packed block, at most; their sums wait in scratch memory.
 constexpr int64_t kBlockRows = 480;
 static_assert(kBlockRows % kTileRows == 0);
+// In bfloat16 packing takes twice as long beside the product.
+constexpr int64_t kBlockBFloat16Rows = 512;
+// What matrix instructions multiply at a time.
+constexpr int64_t kBFloat16Rows = 32;
 // Columns of y whose panels are packed together.
 constexpr int64_t kBlockColumns = kBytes == 64 ? 128 : 64;
 
 bool is_few(const MatmulArgs& args) {
-  return !args.transposed && args.m <= kFewRows && args.k > 0 &&
+  return !args.transposed && args.m <= kFewRows && args.k > 0 && !args.bfloat16 &&
          args.rounded.codes == nullptr && args.dtype != Dtype::kFloat64;
 }
 
@@ -29,8 +34,10 @@ int64_t divide_up(int64_t value, int64_t unit) { return (value + unit - 1) / uni
 // a small rest would take longer than its part, and a thread that got it would wait for the others.
 int64_t alike(int64_t count, int64_t most) { return divide_up(count, divide_up(count, most)); }
 
-int64_t block_rows(int64_t m) {
-  return alike(divide_up(m, kTileRows), kBlockRows / kTileRows) * kTileRows;
+int64_t block_rows(const MatmulArgs& args) {
+  const int64_t unit = args.bfloat16 ? kBFloat16Rows : kTileRows;
+  const int64_t most = args.bfloat16 ? kBlockBFloat16Rows : kBlockRows;
+  return alike(divide_up(args.m, unit), most / unit) * unit;
 }
 
 // Adds the bias to sums and rounds them to y.
@@ -58,11 +65,11 @@ void finish(const MatmulArgs& args, const A* sums, int64_t stride, int64_t row, 
 // Columns [column, column + columns) of y for rows [row, row + rows) of a, through packed panels.
 template <typename A>
 void block(const MatmulArgs& args, int64_t row, int64_t rows, int64_t column, int64_t columns,
-           A* scratch) {
+           void* scratch) {
   constexpr int width = kPanel<A>;
   const int64_t panels = divide_up(columns, width);
-  A* packed = scratch;
-  A* sums = scratch + kBlockColumns * kDepth;
+  A* packed = static_cast<A*>(scratch);
+  A* sums = packed + kBlockColumns * kDepth;
   const A* a = static_cast<const A*>(args.a) + row * args.a_stride;
   for (int64_t k = 0; k < args.k; k += kDepth) {
     const int64_t depth = args.k - k < kDepth ? args.k - k : kDepth;
@@ -90,11 +97,21 @@ void block(const MatmulArgs& args, int64_t row, int64_t rows, int64_t column, in
   finish<A>(args, sums, kBlockColumns, row, rows, column, columns);
 }
 
+#if defined(__AVX512F__)
+void block_of_bfloat16(const MatmulArgs& args, int64_t row, int64_t rows, int64_t column,
+                       int64_t columns, void* scratch) {
+  BFloat16* packed = static_cast<BFloat16*>(scratch);
+  float* sums = reinterpret_cast<float*>(packed + kBlockColumns * kDepth);
+  bfloat16_block(args, row, rows, column, columns, packed, sums, kBlockColumns);
+  finish<float>(args, sums, kBlockColumns, row, rows, column, columns);
+}
+#endif
+
 // Units [begin, end), those of one block of rows after those of the one before.
-template <typename A>
-void units(const MatmulArgs& args, int64_t begin, int64_t end, void* scratch) {
+template <typename Block>
+void units(const MatmulArgs& args, int64_t begin, int64_t end, void* scratch, Block block) {
   const int64_t across = divide_up(args.n, kUnit);
-  const int64_t together = block_rows(args.m);
+  const int64_t together = block_rows(args);
   while (begin < end) {
     const int64_t row = begin / across * together;
     const int64_t rows = args.m - row < together ? args.m - row : together;
@@ -103,7 +120,7 @@ void units(const MatmulArgs& args, int64_t begin, int64_t end, void* scratch) {
     const int64_t taken = alike(left, kBlockColumns / kUnit);
     const int64_t columns =
         args.n - column < taken * kUnit ? args.n - column : taken * kUnit;
-    block<A>(args, row, rows, column, columns, static_cast<A*>(scratch));
+    block(args, row, rows, column, columns, scratch);
     begin += taken;
   }
 }
@@ -113,7 +130,7 @@ void units(const MatmulArgs& args, int64_t begin, int64_t end, void* scratch) {
 template <typename Sums>
 void rounded_units(const MatmulArgs& args, int64_t begin, int64_t end, Sums sums_of_unit) {
   const int64_t across = divide_up(args.n, kUnit);
-  const int64_t together = block_rows(args.m);
+  const int64_t together = block_rows(args);
   for (int64_t unit = begin; unit < end; ++unit) {
     const int64_t row = unit / across * together;
     const int64_t rows = args.m - row < together ? args.m - row : together;
@@ -136,7 +153,7 @@ void int4_units(const MatmulArgs& args, int64_t begin, int64_t end, void* scratc
 }
 
 void int8_units(const MatmulArgs& args, int64_t begin, int64_t end, void* memory) {
-  const Int8Scratch scratch = int8_scratch(memory, block_rows(args.m));
+  const Int8Scratch scratch = int8_scratch(memory, block_rows(args));
   rounded_units(args, begin, end, [&](int64_t row, int64_t rows, int64_t column, int64_t columns) {
     int8_unit(args, row, rows, column, columns, scratch);
     return scratch.sums;
@@ -151,7 +168,7 @@ MatmulPlan matmul_plan(const MatmulArgs& args) {
   if (is_few(args)) {
     return {across, few_scratch(args) * static_cast<int64_t>(sizeof(float))};
   }
-  const int64_t rows = block_rows(args.m);
+  const int64_t rows = block_rows(args);
   const int64_t tasks = across * divide_up(args.m, rows);
 #if defined(__AVX2__)
   if (args.rounded.codes != nullptr) {
@@ -163,12 +180,13 @@ MatmulPlan matmul_plan(const MatmulArgs& args) {
   }
 #endif
   const int64_t bytes = args.dtype == Dtype::kFloat64 ? sizeof(double) : sizeof(float);
-  return {tasks, (kBlockColumns * kDepth + rows * kBlockColumns) * bytes};
+  const int64_t packed = args.bfloat16 ? sizeof(BFloat16) : bytes;
+  return {tasks, kBlockColumns * kDepth * packed + rows * kBlockColumns * bytes};
 }
 
 void matmul_tasks(const MatmulArgs& args, int64_t begin, int64_t end, void* scratch) {
   if (args.dtype == Dtype::kFloat64) {
-    return units<double>(args, begin, end, scratch);
+    return units(args, begin, end, scratch, block<double>);
   }
 #if defined(__AVX2__)
   if (args.rounded.codes != nullptr) {
@@ -184,8 +202,13 @@ void matmul_tasks(const MatmulArgs& args, int64_t begin, int64_t end, void* scra
                       choices().vnni ? code_rows<LongSums> : code_rows<ShortSums>);
   }
 #endif
+#if defined(__AVX512F__)
+  if (args.bfloat16) {
+    return units(args, begin, end, scratch, block_of_bfloat16);
+  }
+#endif
   if (!is_few(args)) {
-    return units<float>(args, begin, end, scratch);
+    return units(args, begin, end, scratch, block<float>);
   }
   const int64_t last = end * kUnit < args.n ? end * kUnit : args.n;
   few_rows(args, begin * kUnit, last, static_cast<float*>(scratch),

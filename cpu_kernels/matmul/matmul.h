@@ -7,6 +7,7 @@
 //   2 to 4, rounded likewise, 4-bit codes                       one_row.h: digit_rows.h
 //   few             dot products along the rows of the weight   rows.h
 //   many            packed panels and a register tile           panel.h, tile.h
+//   many, bfloat16  likewise, by AMX or AVX512_BF16             bfloat16.h, bfloat16_tile.h
 //   rounded         likewise, in integers                       integer.h (4-bit codes), int8.h;
 //                                                               by AMX integer_amx.h, int8_amx.h
 #pragma once
@@ -22,6 +23,9 @@ constexpr int64_t kUnit = 32;
 // With VNNI so many rows of rounded activations stream past 4-bit codes as one row does.
 constexpr int64_t kDigitRows = 4;
 
+// With fewer rows products of bfloat16 are not worth the packing.
+constexpr int64_t kFewestBFloat16Rows = 17;
+
 struct MatmulArgs {
   const void* a;  // [m, k] in the accumulation type
   int64_t a_stride;
@@ -36,6 +40,8 @@ struct MatmulArgs {
   bool dynamic;      // a is to be rounded to int8 and multiplied as integers
   RoundedRows rounded;  // a that was; no codes otherwise
   bool add = false;  // to what y holds
+  // a is bfloat16 in whole_rows, and so is the weight once it is rounded.
+  bool bfloat16 = false;
 };
 
 // How the work divides into tasks, and what memory a thread needs for one.

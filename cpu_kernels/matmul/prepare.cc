@@ -1,7 +1,9 @@
 #include "prepare.h"
 
 #include <algorithm>
+#include <cstring>
 
+#include "matmul.h"
 #include "parallel.h"
 
 namespace fusewheel {
@@ -12,6 +14,8 @@ using FUSEWHEEL_ISA::parallel_for;
 namespace {
 
 constexpr int64_t kCacheLine = 64;
+
+int64_t round_up(int64_t size, int64_t unit) { return (size + unit - 1) / unit * unit; }
 
 // Whether rows at this distance lie in one set of the first-level cache: a set is the lines whose
 // addresses differ by multiples of 4 KiB. A register tile reads up to 12 rows at once.
@@ -61,6 +65,42 @@ RowMatrix spread(const RowMatrix& rows, int64_t columns) {
   return pays ? copy_of(rows, wide, false, std::nullopt) : rows;
 }
 
+bool multiplies_bfloat16(const RowMatrix& rows, const LinearWeight& weight) {
+  const bool is_exact = weight.kind == WeightKind::kFloating && weight.dtype == Dtype::kBFloat16;
+  return (choices().amx || choices().bf16) && (is_exact || weight.kind == WeightKind::kBlocks) &&
+         rows.tensor.scalar_type() == ScalarType::BFloat16 && rows.count >= kFewestBFloat16Rows &&
+         rows.size > 0;
+}
+
+RowMatrix whole_rows(const RowMatrix& rows, int64_t count) {
+  constexpr int64_t kStep = 32;  // numbers that are multiplied at a time
+  constexpr int64_t kTile = 16;  // rows
+  constexpr int64_t size_of_number = 2;
+  const int64_t size = round_up(rows.size, kStep);
+  const bool apart = !share_a_set(rows.stride, size_of_number) || !choices().spread_rows;
+  if (size == rows.size && rows.count >= round_up(count, kTile) && apart) {
+    return rows;
+  }
+  const bool collides = share_a_set(size, size_of_number);
+  const int64_t sizes[] = {count + kTile - 1, size + (collides ? kStep : 0)};
+  Tensor to = empty_contiguous({sizes, 2}, ScalarType::BFloat16, rows.tensor);
+  const char* from = static_cast<const char*>(rows.tensor.const_data_ptr());
+  char* start = static_cast<char*>(to.mutable_data_ptr());
+  const int64_t known = rows.size * size_of_number;
+  const int64_t row_bytes = sizes[1] * size_of_number;
+  parallel_for(sizes[0], kGrain / std::max<int64_t>(size, 1) + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t bytes = i < rows.count ? known : 0;
+      if (bytes > 0) {
+        std::memcpy(start + i * row_bytes, from + i * rows.stride * size_of_number,
+                    static_cast<size_t>(bytes));
+      }
+      std::memset(start + i * row_bytes + bytes, 0, static_cast<size_t>(row_bytes - bytes));
+    }
+  });
+  return {to, rows.count, rows.size, sizes[1]};
+}
+
 RowMatrix round_to_int8(const RowMatrix& rows, int64_t group_size) {
   const int64_t sizes[] = {rows.count, rows.size};
   Tensor to = empty_contiguous({sizes, 2}, ScalarType::Float, rows.tensor);
@@ -73,8 +113,6 @@ RowMatrix round_to_int8(const RowMatrix& rows, int64_t group_size) {
 }
 
 namespace {
-
-int64_t round_up(int64_t size, int64_t unit) { return (size + unit - 1) / unit * unit; }
 
 // 8-bit codes are multiplied by AMX in steps of a cache line; a block of 32 stays as it is.
 int64_t padded_size(const LinearWeight& weight) {

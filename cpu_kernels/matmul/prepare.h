@@ -16,6 +16,14 @@ RowMatrix widen(const RowMatrix& rows, bool wide, bool transposed = false,
 // in different sets of the first-level cache, where that pays.
 RowMatrix spread(const RowMatrix& rows, int64_t columns);
 
+// Whether rows and this weight are multiplied as bfloat16. The weight is rounded to it if it is stored in
+// blocks.
+bool multiplies_bfloat16(const RowMatrix& rows, const LinearWeight& weight);
+
+// Rows of bfloat16 for such products: themselves, or a copy. They are multiples of 32 numbers long, the
+// last ones zeros, and behind `count` of them memory for up to 15 more can be read.
+RowMatrix whole_rows(const RowMatrix& rows, int64_t count);
+
 // Rows of float32 rounded to int8 by groups, still as float32.
 RowMatrix round_to_int8(const RowMatrix& rows, int64_t group_size);
 

@@ -62,14 +62,16 @@ bool is_fast_in_aten(ScalarType dtype) {
 PreparedProduct::PreparedProduct(const RowMatrix& x, const LinearWeight& weight,
                                  const std::optional<Tensor>& bias, const Tensor& y,
                                  int64_t group_size)
-    : a_(widen(x, is_wide(y))) {
+    : a_(x) {
+  const bool bfloat16 = group_size == 0 && multiplies_bfloat16(x, weight);
+  a_ = bfloat16 ? whole_rows(x, x.count) : widen(x, is_wide(y));
   const bool rounds = group_size > 0 && !is_wide(y);
   const bool integers = rounds && weight.columns > 0 &&
                         FUSEWHEEL_SELECT(has_integer_products)(weight);
   if (rounds && !integers) {
     a_ = round_to_int8(a_, group_size);
   }
-  if (!integers) {
+  if (!integers && !bfloat16) {
     a_ = spread(a_, weight.rows);
   }
   if (bias.has_value()) {
@@ -77,7 +79,7 @@ PreparedProduct::PreparedProduct(const RowMatrix& x, const LinearWeight& weight,
   }
   args = {a_.tensor.const_data_ptr(), a_.stride, x.count, weight.rows, weight.columns, weight, false,
           bias_.has_value() ? bias_->tensor.const_data_ptr() : nullptr, y.mutable_data_ptr(),
-          dtype_of(y), integers, {}};
+          dtype_of(y), integers, {}, false, bfloat16};
   // Very few rows for 4-bit codes are rounded by each thread.
   const int64_t few = weight.kind == WeightKind::kInt4 ? (choices().vnni ? kDigitRows : 1) : 0;
   if (integers && x.count > few) {
@@ -151,9 +153,11 @@ void WaitingProducts::run() {
 }
 
 void matmul_transposed(const RowMatrix& grad, const LinearWeight& weight, Tensor& y) {
-  const RowMatrix a = spread(widen(grad, is_wide(y)), weight.columns);
+  const bool bfloat16 = multiplies_bfloat16(grad, weight);
+  const RowMatrix a = bfloat16 ? whole_rows(grad, grad.count)
+                               : spread(widen(grad, is_wide(y)), weight.columns);
   run({a.tensor.const_data_ptr(), a.stride, grad.count, weight.columns, weight.rows, weight, true,
-       nullptr, y.mutable_data_ptr(), dtype_of(y), false, {}});
+       nullptr, y.mutable_data_ptr(), dtype_of(y), false, {}, false, bfloat16});
 }
 
 void matmul_gradient(const RowMatrix& grad, const RowMatrix& x, Tensor& y, bool add,

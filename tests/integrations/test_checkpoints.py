@@ -153,19 +153,22 @@ def test_layers_of_quantize_are_not_saved_as_if_they_were_of_the_checkpoint(tmp_
 
 
 @OLD_NAME
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("name", ["gptq", "nf4"])
-def test_peft_adapts_and_trains(tmp_path, name):
+def test_peft_adapts_and_trains(tmp_path, name, dtype):
     peft = pytest.importorskip("peft")
     base = write(tmp_path, name)
+    models = load(tmp_path, dtype=dtype), copy.deepcopy(base).to(dtype), base.double()
     wanted = peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
     found = []
-    for model in (load(tmp_path), base, copy.deepcopy(base).double()):
+    for model in models:
         torch.manual_seed(1)
         adapted = peft.get_peft_model(model, copy.deepcopy(wanted))
         adapted = adapted.double() if model.dtype == torch.float64 else adapted
         trained = {n: p for n, p in adapted.named_parameters() if p.requires_grad}
         assert len(trained) == 14
         adapted(IDS, labels=IDS).loss.backward()
+        assert all(p.grad is not None and p.grad.dtype == p.dtype for p in trained.values())
         found.append({n: p.grad for n, p in trained.items()})
     assert found[0].keys() == found[1].keys()
     # Together, relative to the largest of each: a few hundred numbers alone say little.

@@ -48,7 +48,7 @@ def test_each_switch_changes_the_bits():
         expected = {*OWN, "ROWS_IN_TURN"}
         asked = made(without() | dict.fromkeys((AMX, BF16, VNNI), "1") | {LEVEL: level})
         if "1" in (asked[AMX], asked[BF16]):
-            expected |= {"ATTENTION", "ATTENTION_BACKWARD"}
+            expected |= {"ATTENTION", "ATTENTION_BACKWARD", "BLOCKS", "GROUPED_BLOCKS"}
         if asked[VNNI] == "1":
             expected |= {"VNNI"}
         changed = {name for name in off if off[name] != on[name]}

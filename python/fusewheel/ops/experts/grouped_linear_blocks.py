@@ -12,7 +12,7 @@ from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator
 from fusewheel.dispatch.promise import Argument, check_same_device, fail
 from fusewheel.dispatch.sharding import PARTIAL, Layout, places
 from fusewheel.ops._checks import check_floating, check_sizes, check_weight_dtype, describe
-from fusewheel.ops._rows import compute_dtype, with_features
+from fusewheel.ops._rows import with_features
 from fusewheel.ops.experts._groups import (
     check_ends,
     check_group_rows,
@@ -23,7 +23,7 @@ from fusewheel.ops.experts.grouped_linear import bias_gradient
 from fusewheel.ops.linear._blocks import (
     FORMATS,
     BlockFormat,
-    decode_blocks,
+    factor_of,
     format_of,
     kind_number,
 )
@@ -42,8 +42,9 @@ def grouped_linear_blocks(
     read then. Rows after the last end belong to no group: their result is 0, and they have no
     gradient.
 
-    Sums are float32 (float64 if `x` is float64) and rounded once. A group's result has the same
-    bits for any number of threads.
+    Sums are float32 (float64 if `x` is float64) and rounded once. As in `linear_blocks`, a weight
+    may be rounded to bfloat16 if `x` is bfloat16. A group's result has the same bits for any number
+    of threads.
 
     Source: `torch.nn.functional.grouped_mm`; `linear_blocks` has the formats of blocks.
 
@@ -71,10 +72,9 @@ def grouped_linear_blocks(
 
 
 def _reference(x: Tensor, blocks: Tensor, kind: int, ends: Tensor, bias: Tensor | None) -> Tensor:
-    dtype = compute_dtype(x)
     y = x.new_zeros((x.shape[0], blocks.shape[1]))
     for e, rows in enumerate(groups_of("grouped_linear_blocks", ends, ("x", x))):
-        weight = decode_blocks(blocks[e], kind, dtype)
+        weight = factor_of(x, blocks[e], kind)
         own = apply_linear(rows.of(x), weight, None if bias is None else bias[e], x.dtype)
         y = rows.place(y, own)
     return y
@@ -121,12 +121,11 @@ def _backward(
 
 
 def _backward_reference(grad: Tensor, blocks: Tensor, kind: int, ends: Tensor) -> Tensor:
-    dtype = compute_dtype(grad)
     format = format_of("grouped_linear_blocks_backward", kind)
     grad_x = grad.new_zeros((grad.shape[0], blocks.shape[2] * format.weights))
     groups = groups_of("grouped_linear_blocks_backward", ends, ("grad", grad))
     for e, rows in enumerate(groups):
-        own = apply_backward(rows.of(grad), decode_blocks(blocks[e], kind, dtype))
+        own = apply_backward(rows.of(grad), factor_of(grad, blocks[e], kind))
         grad_x = rows.place(grad_x, own)
     return grad_x
 

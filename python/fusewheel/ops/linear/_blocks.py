@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fusewheel.dispatch.promise import Argument, check_same_device, fail
 from fusewheel.ops._checks import describe
+from fusewheel.ops._rows import compute_dtype
 from fusewheel.ops.linear._quantized import unpack
 
 IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
@@ -254,6 +255,15 @@ def kind_number(what: str, kind: str) -> int:
 def decode_blocks(blocks: Tensor, kind: int, dtype: torch.dtype) -> Tensor:
     """The weight `[N, K]` of blocks `[N, K / weights, bytes]`: float32 numbers, in `dtype`."""
     return _BY_NUMBER[kind].decode(blocks).flatten(-2).to(dtype)
+
+
+def factor_of(x: Tensor, blocks: Tensor, kind: int) -> Tensor:
+    """The weight `[N, K]` in the dtype in which a reference multiplies `x` by it.
+
+    Rows of bfloat16 may meet a weight that is rounded to bfloat16.
+    """
+    weight = decode_blocks(blocks, kind, compute_dtype(x))
+    return weight.bfloat16().to(weight.dtype) if x.dtype == torch.bfloat16 else weight
 
 
 def check_blocks(op: str, blocks: Tensor, kind: int, x: Argument) -> BlockFormat:

@@ -12,11 +12,11 @@ from fusewheel.dispatch import sharding
 from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator
 from fusewheel.dispatch.sharding import PARTIAL, Layout
 from fusewheel.ops._checks import check_bias, check_features, check_floating
-from fusewheel.ops._rows import compute_dtype, with_features
+from fusewheel.ops._rows import with_features
 from fusewheel.ops.linear._blocks import (
     FORMATS,
     check_blocks,
-    decode_blocks,
+    factor_of,
     format_of,
     kind_number,
 )
@@ -42,7 +42,8 @@ def linear_blocks(x: Tensor, blocks: Tensor, kind: str, bias: Tensor | None = No
     `"NF4"`, `"FP4"` and `"FP8"` have a float32 scale, then the codes: 4-bit codes in the order of
     `"Q4_0"`, each 32 weights in 16 bytes; float8_e4m3fn numbers in their own order. A weight is a
     float32 number, the one that the package `gguf` decodes. Sums are float32 (float64 if `x` is
-    float64) and rounded once.
+    float64) and rounded once. If `x` is bfloat16 and has more than 16 rows, processors with
+    instructions for bfloat16 round the weight to bfloat16 before they multiply.
 
     Source: `torch.nn.functional.linear`; the blocks of llama.cpp's ggml; Dettmers et al., "QLoRA"
     (2023), for NF4.
@@ -67,7 +68,7 @@ def linear_blocks(x: Tensor, blocks: Tensor, kind: str, bias: Tensor | None = No
 
 
 def _reference(x: Tensor, blocks: Tensor, kind: int, bias: Tensor | None) -> Tensor:
-    return apply_linear(x, decode_blocks(blocks, kind, compute_dtype(x)), bias, x.dtype)
+    return apply_linear(x, factor_of(x, blocks, kind), bias, x.dtype)
 
 
 def _fake(x: Tensor, blocks: Tensor, kind: int, bias: Tensor | None) -> Tensor:
@@ -181,7 +182,7 @@ def _bad_inputs(make: Make) -> Iterator[BadInput]:
 
 
 def _backward_reference(grad: Tensor, blocks: Tensor, kind: int) -> Tensor:
-    return apply_backward(grad, decode_blocks(blocks, kind, compute_dtype(grad)))
+    return apply_backward(grad, factor_of(grad, blocks, kind))
 
 
 def _backward_fake(grad: Tensor, blocks: Tensor, kind: int) -> Tensor:

@@ -1,0 +1,100 @@
+// Products of rows of bfloat16 with a weight that is rounded to bfloat16 while it is packed.
+#pragma once
+
+#include "bfloat16_tile.h"
+#include "decode.h"
+#include "matmul.h"
+#include "panel.h"
+
+#if defined(__AVX512F__)
+
+namespace fusewheel::FUSEWHEEL_ISA {
+
+constexpr int64_t whole_steps(int64_t depth) { return (depth + kStep - 1) / kStep * kStep; }
+
+// One tile whose columns are rows of the weight. Columns past `live` are zeros, and so is what `depth`
+// lacks to a whole step.
+FUSEWHEEL_AMX inline void pack_bfloat16_rows(const LinearWeight& weight, int64_t column,
+                                             int64_t live, int64_t k, int64_t depth, BFloat16* to) {
+  const int64_t whole = whole_steps(depth);
+  float rows[kTile][kDepth];
+  for (int64_t lane = 0; lane < kTile; ++lane) {
+    const int64_t known = lane < live ? depth : 0;
+    if (known > 0) {
+      decode(weight, column + lane, k, known, rows[lane]);
+    }
+    __builtin_memset(rows[lane] + known, 0, static_cast<size_t>(whole - known) * sizeof(float));
+  }
+  for (int64_t step = 0; step < whole; step += kStep) {
+    Vec<float> block[kTile];
+    for (int64_t lane = 0; lane < kTile; ++lane) {
+      const float* from = rows[lane] + step;
+      block[lane] = bit_cast<Vec<float>>(rounded(load(from), load(from + kTile)));
+    }
+    turn_pairs(block, to + step * kTile, kStep);
+  }
+}
+
+// Tiles whose columns are columns of the weight, two of its rows at a time.
+FUSEWHEEL_AMX inline void pack_bfloat16_columns(const LinearWeight& weight, int64_t column,
+                                                int64_t live, int64_t columns, int64_t k,
+                                                int64_t depth, BFloat16* to) {
+  const int64_t whole = whole_steps(depth);
+  float rows[2][kStretch];
+  __builtin_memset(rows, 0, sizeof(rows));
+  __m512i beside;  // numbers of the first row and of the second, in turn
+  for (int i = 0; i < kStep; ++i) {
+    reinterpret_cast<uint16_t*>(&beside)[i] = static_cast<uint16_t>(i / 2 + i % 2 * kTile);
+  }
+  for (int64_t step = 0; step < whole; step += 2) {
+    for (int64_t i = 0; i < 2; ++i) {
+      if (step + i < depth) {
+        decode(weight, k + step + i, column, live, rows[i]);
+      } else {
+        __builtin_memset(rows[i], 0, static_cast<size_t>(live) * sizeof(float));
+      }
+    }
+    for (int64_t j = 0; j < columns; j += kTile) {
+      const __m512i both = rounded(load(rows[0] + j), load(rows[1] + j));
+      _mm512_storeu_si512(to + j * whole + step * kTile, _mm512_permutexvar_epi16(beside, both));
+    }
+  }
+}
+
+// Sums of columns [column, column + columns) for rows [row, row + rows) of a, and for rows behind them up
+// to a whole tile. `packed` holds kDepth numbers of each column, up to whole pairs of tiles.
+FUSEWHEEL_AMX inline void bfloat16_sums(const MatmulArgs& args, int64_t row, int64_t rows,
+                                        int64_t column, int64_t columns, BFloat16* packed,
+                                        float* sums, int64_t stride) {
+  const BFloat16* a = static_cast<const BFloat16*>(args.a) + row * args.a_stride;
+  const int64_t across = (columns + kPair - 1) / kPair * kPair;
+  const int64_t down = (rows + kTile - 1) / kTile * kTile;
+  for (int64_t k = 0; k < args.k; k += kDepth) {
+    const int64_t depth = args.k - k < kDepth ? args.k - k : kDepth;
+    const int64_t tile = whole_steps(depth) * kTile;
+    if (args.transposed) {
+      pack_bfloat16_columns(args.weight, column, columns, across, k, depth, packed);
+    } else {
+      for (int64_t j = 0; j < across; j += kTile) {
+        pack_bfloat16_rows(args.weight, column + j, columns - j, k, depth, packed + j / kTile * tile);
+      }
+    }
+    product(a + k, args.a_stride, down, {packed, tile}, across, whole_steps(depth), sums, stride,
+            k > 0);
+  }
+}
+
+// The same with the tiles of AMX where it is used.
+FUSEWHEEL_AMX inline void bfloat16_block(const MatmulArgs& args, int64_t row, int64_t rows,
+                                         int64_t column, int64_t columns, BFloat16* packed,
+                                         float* sums, int64_t stride) {
+  if (choices().amx) {
+    const Tiles tiles;
+    return bfloat16_sums(args, row, rows, column, columns, packed, sums, stride);
+  }
+  bfloat16_sums(args, row, rows, column, columns, packed, sums, stride);
+}
+
+}  // namespace fusewheel::FUSEWHEEL_ISA
+
+#endif  // __AVX512F__
