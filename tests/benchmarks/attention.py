@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from benchmarks.attention_cases import COPIED, FLEX, KINDS, OWN, WINDOW, Case, cases_of
 from benchmarks.goals import NEEDED, PRODUCT, READ, SDPA, attention_goals, judged
-from benchmarks.results import Cell
+from benchmarks.results import DIRECTIONS, Cell
 from benchmarks.tables import Column, Panels, Table, met, missed, wrapped
 from benchmarks.timing import measure, reader
 from fusewheel._core.memory import peak_bytes, reset_peak
@@ -21,6 +21,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtypes", nargs="*", default=["float32", "bfloat16"])
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS))
     parser.add_argument("--lengths", nargs="*", type=int, default=[512, 1024, 2048, 4096])
+    parser.add_argument("--directions", nargs="*", choices=DIRECTIONS, default=list(DIRECTIONS))
     parser.add_argument(
         "--no-flex", dest="flex", action="store_false", help="without flex_attention"
     )
@@ -32,7 +33,13 @@ def cells(options: argparse.Namespace) -> Iterator[Cell]:
         roofs = {PRODUCT: _product(), READ: reader(COPIED // 2)}
         for dtype in options.dtypes:
             for kind in options.kinds:
-                for case in cases_of(kind, getattr(torch, dtype), options.lengths, options.flex):
+                for case in cases_of(
+                    kind,
+                    getattr(torch, dtype),
+                    options.lengths,
+                    options.flex,
+                    options.directions,
+                ):
                     times = measure(case.runs | roofs, options.seconds)
                     yield _cell(case, dtype, threads, times, _peaks(case))
 

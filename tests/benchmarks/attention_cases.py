@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,13 +50,19 @@ class Case:
     inputs: tuple[Tensor, ...] = field(default=(), repr=False)
 
 
-def cases_of(kind: str, dtype: torch.dtype, lengths: list[int], flex: bool) -> Iterator[Case]:
+def cases_of(
+    kind: str,
+    dtype: torch.dtype,
+    lengths: Sequence[int],
+    flex: bool,
+    directions: Sequence[str] = DIRECTIONS,
+) -> Iterator[Case]:
     """Those of one kind in one dtype."""
     if kind == "decode":
         yield _decode(dtype)
         yield _decode(dtype, int8=True)
         return
-    for direction in DIRECTIONS:
+    for direction in directions:
         if kind == "causal":
             for length, (heads, kv_heads, size) in itertools.product(
                 lengths, ((9, 3, 64), (8, 2, 128))

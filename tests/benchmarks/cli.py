@@ -77,6 +77,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--chart", type=Path, help="draw the ratios into this PNG file")
     parser.add_argument("--markdown", type=Path, help="put the table into this page")
     parser.add_argument(
+        "--part", help="what of the table this is; it has a section of its own in the page"
+    )
+    parser.add_argument(
         "--against",
         type=Path,
         metavar="BASE.json",
@@ -117,6 +120,8 @@ def main() -> int:
     base = _checked(options)
     table = TABLES[options.table]
     described = machine.describe(options.threads, options.isa) | origin.describe(sys.argv[1:])
+    if options.part:
+        described |= {"part": options.part}
     print(machine.heading(described), table.notes(options), "", header(table), sep="\n", flush=True)
     cells = []
     for cell in table.cells(options):

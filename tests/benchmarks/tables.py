@@ -81,7 +81,7 @@ def markdown(table: Table, run: Run, notes: str, chart: str | None = None) -> st
     about = "\\\n".join(
         filter(None, [*heading(run.machine).splitlines(), origin.line(run.machine)])
     )
-    parts = [f"## {table.title}" + _limit(run), about, notes]
+    parts = [f"## {table.title}{_part(run)}{_limit(run)}", about, notes]
     parts.append("\n".join(f"* {text}" for text in table.summary(run.cells)))
     if chart:
         parts.append(f"![{table.title}]({chart})")
@@ -93,8 +93,8 @@ def markdown(table: Table, run: Run, notes: str, chart: str | None = None) -> st
 
 
 def insert(path: Path, run: Run, section: str) -> None:
-    """Puts a section in place of the one of the same table and instructions; makes the page."""
-    name = " ".join(filter(None, (run.table, run.machine["isa"])))
+    """Puts a section in place of that of the same table, part and instructions; makes the page."""
+    name = " ".join(filter(None, (run.table, run.machine.get("part"), run.machine["isa"])))
     begin, end = f"<!-- bench {name} -->\n", f"<!-- end of bench {name} -->\n"
     page = path.read_text() if path.exists() else _PAGE
     before, found, rest = page.partition(begin)
@@ -104,6 +104,11 @@ def insert(path: Path, run: Run, section: str) -> None:
     if not found:
         before += "\n"
     path.write_text(f"{before}{begin}{section}{end}{after}")
+
+
+def _part(run: Run) -> str:
+    part = run.machine.get("part")
+    return f": {part}" if part else ""
 
 
 def _limit(run: Run) -> str:

@@ -63,6 +63,7 @@ def test_a_cell_has_the_faster_of_pytorchs_and_its_goals(monkeypatch):
         threads=[torch.get_num_threads()],
         dtypes=["float32"],
         kinds=["causal"],
+        directions=["fwd", "fwd+bwd"],
         lengths=[8],
         flex=False,
         seconds=0.0,

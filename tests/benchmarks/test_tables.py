@@ -33,6 +33,7 @@ def test_markdown_says_what_the_figures_depend_on():
     assert held.startswith("## Operators, held to avx2\n")
     assert "(AVX2, held to avx2 by --isa)" in held
     assert "![" not in held
+    assert markdown(operators.TABLE, run(2e-3, part="sums"), "").startswith("## Operators: sums\n")
 
 
 @pytest.mark.parametrize(
@@ -59,6 +60,8 @@ def test_a_page_is_made_and_its_sections_replaced(tmp_path):
     insert(page, run(1.0, isa="avx2"), "avx2\n")
     assert page.read_text().startswith("# Benchmarks\n")
     assert page.read_text().count("\n\n<!-- bench operators") == 2
+    insert(page, run(1.0, part="sums"), "sums\n")
+    assert page.read_text().count("<!-- bench operators sums -->\nsums\n") == 1
     page.write_text(page.read_text() + "\nby hand\n")
     before = page.read_text()
     insert(page, run(1.0), "second\nof two lines\n")
