@@ -120,12 +120,24 @@ VALUES = (
     "tests/ops/test_fuzz.py",
     "tests/native/test_level.py",
 )
+# These judge each kernel by itself. At the older levels gradients, which call the same kernels, are
+# left to the night.
+OF_LEVELS = tuple(path for path in VALUES if path != "tests/ops/test_autograd.py")
 QUICKER = ("--ignore=tests/ops/test_compilers.py", "-m", "not slow")
 # A change is tried with the same random numbers as the one before; the night draws new ones.
 SAME_NUMBERS = ("--seed", "1")
 # Tests that trace or compile programs.
 UNTRACED = tuple(
     f"--ignore=tests/ops/test_{name}.py" for name in ("compilers", "conformance", "unbacked")
+)
+# Tests of what surrounds a kernel: shapes that are promised, autograd, transforms, memory. That is
+# one code for both devices.
+AROUND_KERNELS = tuple(
+    f"--ignore=tests/ops/test_{name}.py"
+    for name in (
+        *("autocast", "checkpoint", "fakes", "flops", "promised"),
+        *("refusals", "saves", "short_way", "vmap"),
+    )
 )
 PACKAGES = ("fusewheel", *KERNEL_PACKAGES)
 CPU_ONLY = ("fusewheel", "fusewheel-cpu")
@@ -193,18 +205,22 @@ def tests(session: nox.Session) -> None:
     session.run("pytest", *options, *ELSEWHERE, *others)
     for level, settings in LEVELS.items():
         env = {"FUSEWHEEL_CPU_ISA": level, **settings, **HEAP_MARKS}
-        session.run("pytest", *options, *VALUES, env=env)
+        session.run("pytest", *options, *(OF_LEVELS if settings else VALUES), env=env)
 
 
 @nox.session
 def cuda_emulated(session: nox.Session) -> None:
     """Run the CUDA kernels without a GPU: compiled for the CPU, one fiber per CUDA thread.
 
-    Tests that trace or compile programs are left out: they say nothing of kernels that the tests on
-    the CPU kernels do not say. `-- tests/ops tests/cuda_emulated` runs all, as every night.
+    Tests that trace programs, or try what surrounds a kernel, are left out: they say nothing of
+    kernels that the tests on the CPU kernels do not say. `-- tests/ops tests/cuda_emulated` runs
+    all, as every night.
     """
     _install_emulated(session)
-    chosen = session.posargs or (*SAME_NUMBERS, "tests/ops", "tests/cuda_emulated", *UNTRACED)
+    chosen = session.posargs or (
+        *(*SAME_NUMBERS, "-m", "not nightly", "tests/ops", "tests/cuda_emulated"),
+        *(*UNTRACED, *AROUND_KERNELS),
+    )
     session.run("pytest", *_parallel(), *chosen, env=THREADS)
 
 
@@ -253,7 +269,10 @@ def bench_cuda(session: nox.Session) -> None:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """Try each operator with random arguments at each level of instructions (`-- CASES`)."""
+    """Try each operator with random arguments at each level of instructions (`-- CASES`).
+
+    Then its gradients at the older levels.
+    """
     wheels = building.build(session, *CPU_ONLY)
     session.install(TORCH, *TEST_TOOLS, *building.local(wheels, "fusewheel", "fusewheel-cpu"))
     count, *rest = session.posargs or ["10000"]
@@ -262,6 +281,9 @@ def fuzz(session: nox.Session) -> None:
     for level, settings in LEVELS.items():
         env = {"FUSEWHEEL_CPU_ISA": level, "FUSEWHEEL_FUZZ": count, **settings, **THREADS}
         session.run("pytest", *_parallel(), "tests/ops/test_fuzz.py", *rest, env=env)
+    for level, settings in OLDER_LEVELS.items():
+        env = {"FUSEWHEEL_CPU_ISA": level, **settings, **THREADS}
+        session.run("pytest", *_parallel(), "tests/ops/test_autograd.py", *rest, env=env)
     # A program is compiled: it takes as long as ten calls of an operator.
     writes = str(max(1, int(count) // 10))
     session.run("pytest", "tests/compiler/test_writes.py", *rest, env={"FUSEWHEEL_WRITES": writes})

@@ -26,6 +26,7 @@ KERNEL_PACKAGES = ("fusewheel-cpu", "fusewheel-cuda")
 GATE = (
     "-Ccmake.define.FUSEWHEEL_CUDA_ARCHS=90",
     "-Ccmake.define.FUSEWHEEL_REFUSE_SPILLS=ON",
+    "-Ccmake.define.FUSEWHEEL_COMPRESS=speed",
 )
 
 

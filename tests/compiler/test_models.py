@@ -12,7 +12,7 @@ import torch
 from fusewheel._core.cache_argument import cache_argument
 from fusewheel.compiler.entry.dynamo import compile_graph
 from fusewheel.compiler.match.report import Recorder
-from nightly import models_in_ways
+from nightly import NIGHTLY, models_in_ways
 from oracle import assert_step_as_good_as_eager
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
@@ -133,6 +133,7 @@ def test_training_step(name: str, dtype: torch.dtype) -> None:
         assert backend.casts == {CASTS[name]}
 
 
+@NIGHTLY  # a change compiles another model so, tests/compiler/test_loss_models.py
 def test_llama_by_name_with_inductor() -> None:
     """What the README promises, with the real inner compiler."""
     model, ids = build("Llama"), tokens()

@@ -14,7 +14,7 @@ import torch
 from fusewheel import ops
 from fusewheel.dispatch.operator import Operator
 from nightly import NIGHTLY
-from oracle import DTYPES
+from oracle import DTYPES, emulated
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,6 +41,24 @@ def pytest_configure(config: pytest.Config) -> None:
     declared_by(config.getoption("--operator"))  # an unknown one is one error, at once
 
 
+# On the emulator, of the functions of test_autograd.py and test_values.py, what the night runs: the
+# code is that which runs on the CPU kernels, or the kernels are judged by another test.
+EMULATED_AT_NIGHT = (
+    "test_only_what_is_asked_gets_a_gradient",
+    "test_fake_promises_what_the_kernel_gives",
+    "test_a_device_without_kernels_runs_the_reference",
+)
+# In one dtype before a change; the backward operators are judged in all by their values.
+EMULATED_IN_FLOAT32 = "test_gradients_as_good_as_eager"
+
+
+def at_night(item: pytest.Item) -> bool:
+    name = getattr(item, "originalname", "")
+    if name == EMULATED_IN_FLOAT32:
+        return item.callspec.params["dtype"] != torch.float32
+    return name in EMULATED_AT_NIGHT
+
+
 # Of two operators every test that compiles nothing stands for all on other Pythons and torches.
 MATRIX = ("muladd", "rms_norm")
 
@@ -51,6 +69,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.parent == here and not names_in(item).isdisjoint(MATRIX):
             item.add_marker("matrix")
+        if emulated() and item.path.parent == here and at_night(item):
+            item.add_marker(NIGHTLY)
     stem = config.getoption("--operator")
     if stem is None:
         return
@@ -68,18 +88,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "operator" in metafunc.fixturenames:
         declared = declared_by(metafunc.config.getoption("--operator"))
-        at_night = metafunc.definition.get_closest_marker("backward_at_night") is not None
-        metafunc.parametrize(
-            "operator",
-            [
-                pytest.param(
-                    o,
-                    id=o.name,
-                    marks=NIGHTLY if at_night and o.name.endswith("_backward") else (),
-                )
-                for o in declared
-            ],
-        )
+        metafunc.parametrize("operator", declared, ids=[o.name for o in declared])
     if "dtype" in metafunc.fixturenames:
         metafunc.parametrize("dtype", DTYPES, ids=[str(d).removeprefix("torch.") for d in DTYPES])
 

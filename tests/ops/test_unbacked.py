@@ -10,7 +10,9 @@ import fusewheel
 import pytest
 import torch
 from calls import functional
+from fusewheel import ops
 from fusewheel.dispatch.operator import Arguments, Make, Operator
+from nightly import NIGHTLY
 from oracle import tensors_of
 from torch import Tensor, nn
 
@@ -105,8 +107,22 @@ class Module(nn.Module):
         return self.program(masks, tensors)
 
 
-@pytest.mark.parametrize("how", ["picked", "apart", "narrowed"])
-def test_export(operator: Operator, how: str):
+HOWS = ("picked", "apart", "narrowed")
+# A change exports each operator in one way, and compiles every second forward one: they take turns.
+EXPORTED = [
+    pytest.param(o, how, id=f"{o.name}-{how}", marks=() if k == i % len(HOWS) else NIGHTLY)
+    for i, o in enumerate(ops.operators())
+    for k, how in enumerate(HOWS)
+]
+FORWARD = [o for o in ops.operators() if not o.name.endswith("_backward")]
+COMPILED = [
+    pytest.param(o, id=o.name, marks=() if o in FORWARD[::2] else NIGHTLY) for o in ops.operators()
+]
+
+
+@pytest.mark.parametrize(("declared", "how"), EXPORTED)
+def test_export(declared: Operator, how: str):
+    operator = declared
     for arguments, dims in cuts(operator, Make(seed=40), most=1):
         program = cut(operator, arguments, dims, how)
         masks, tensors = masks_for(arguments, dims), tensors_in(arguments)
@@ -117,9 +133,10 @@ def test_export(operator: Operator, how: str):
             assert_same(exported(chosen, tensors), program(chosen, tensors))
 
 
-@pytest.mark.backward_at_night
-def test_compiled_with_gradients(operator: Operator):
+@pytest.mark.parametrize("declared", COMPILED)
+def test_compiled_with_gradients(declared: Operator):
     """Two dimensions are cut; `test_export` cuts all of them."""
+    operator = declared
     for arguments, dims in islice(cuts(operator, Make(requires_grad=True, seed=41), most=1), 2):
         program = cut(operator, arguments, dims, "picked")
         masks, tensors = masks_for(arguments, dims), tensors_in(arguments)
