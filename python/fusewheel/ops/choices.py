@@ -12,5 +12,22 @@ if TYPE_CHECKING:
     Cast = Literal["torch", "llama", "gemma"]
     Reduction = Literal["none", "mean", "sum"]
     Activation = Literal["silu", "gelu", "gelu_tanh"]
+    BlockKind = Literal[
+        "Q4_0",
+        "Q4_1",
+        "Q5_0",
+        "Q5_1",
+        "Q8_0",
+        "Q2_K",
+        "Q3_K",
+        "Q4_K",
+        "Q5_K",
+        "Q6_K",
+        "IQ4_NL",
+        "MXFP4",
+        "NF4",
+        "FP4",
+        "FP8",
+    ]
 else:
-    Approximate = Cast = Reduction = Activation = str
+    Approximate = Cast = Reduction = Activation = BlockKind = str

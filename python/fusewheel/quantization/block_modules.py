@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
+from fusewheel.ops.choices import BlockKind
 from fusewheel.ops.linear._blocks import FORMATS, decode_blocks
 from fusewheel.ops.linear.linear_blocks import linear_blocks
-from fusewheel.quantization.block_rounding import quantize_blocks
+from fusewheel.quantization.block_rounding import RoundedKind, quantize_blocks
 
 
-def dequantize_blocks(blocks: Tensor, kind: str) -> Tensor:
+def dequantize_blocks(blocks: Tensor, kind: BlockKind) -> Tensor:
     """The weight that `linear_blocks` multiplies by.
 
     Args:
@@ -30,7 +31,7 @@ def dequantize_blocks(blocks: Tensor, kind: str) -> Tensor:
     return decode_blocks(blocks, FORMATS[kind].number, torch.float32)
 
 
-def check_blocks(what: str, blocks: Tensor, kind: str, dimensions: int = 0) -> None:
+def check_blocks(what: str, blocks: Tensor, kind: BlockKind, dimensions: int = 0) -> None:
     """Raises ValueError unless blocks have the dtype and shape of their kind."""
     if kind not in FORMATS:
         raise ValueError(f"{what}: kind must be one of {', '.join(FORMATS)}, got {kind!r}")
@@ -66,7 +67,7 @@ class StoredBlocks(nn.Module):
     blocks: Tensor
     bias: Parameter | None
 
-    def __init__(self, blocks: Tensor, kind: str, bias: Tensor | None = None) -> None:
+    def __init__(self, blocks: Tensor, kind: BlockKind, bias: Tensor | None = None) -> None:
         super().__init__()
         check_blocks(type(self).__name__, blocks, kind, self.dimensions)
         self.kind = kind
@@ -102,7 +103,7 @@ class LinearBlocks(StoredBlocks):
     """
 
     @classmethod
-    def from_linear(cls, linear: nn.Linear, kind: str) -> LinearBlocks:
+    def from_linear(cls, linear: nn.Linear, kind: RoundedKind) -> LinearBlocks:
         """Quantises a layer, see `quantize_blocks`; the bias is shared with it."""
         weight = linear.weight.detach()
         if weight.is_meta:
@@ -146,7 +147,7 @@ class EmbeddingBlocks(nn.Module):
     def __init__(
         self,
         blocks: Tensor,
-        kind: str,
+        kind: BlockKind,
         dtype: torch.dtype | None = None,
         scale: float | None = None,
     ) -> None:

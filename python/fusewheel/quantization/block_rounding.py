@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import torch
 from torch import Tensor
 
@@ -9,14 +11,15 @@ from fusewheel.ops.linear._blocks import FORMATS, FP4, MXFP4, NF4
 from fusewheel.quantization.formats import packed
 
 _TABLES: dict[str, tuple[float, ...]] = {"NF4": NF4, "FP4": FP4, "MXFP4": MXFP4}
-KINDS = (*_TABLES, "FP8", "Q4_1", "Q8_0")
+RoundedKind = Literal["NF4", "FP4", "MXFP4", "FP8", "Q4_1", "Q8_0"]
+KINDS: tuple[RoundedKind, ...] = get_args(RoundedKind)
 """The formats to which `quantize_blocks` rounds."""
 _LARGEST_FP8 = 448.0
 # Rows are rounded a few at a time, so that temporaries stay small.
 _CHUNK = 2**18
 
 
-def quantize_blocks(weight: Tensor, kind: str) -> Tensor:
+def quantize_blocks(weight: Tensor, kind: RoundedKind) -> Tensor:
     """Rounds a weight to the nearest codes of a block format.
 
     | kind | weights that share a scale | scale |

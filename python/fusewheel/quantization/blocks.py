@@ -11,7 +11,7 @@ from torch import Tensor
 from fusewheel.quantization.formats import Int4Weight, Int8Weight
 
 _BLOCK = 32
-_BYTES = {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}
+_BYTES: dict[str, int] = {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}
 
 
 def from_gguf(data: Any, kind: str, shape: Sequence[int]) -> Int4Weight | Int8Weight:

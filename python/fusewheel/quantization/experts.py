@@ -16,7 +16,7 @@ from fusewheel.ops.experts.grouped_linear import grouped_linear
 from fusewheel.ops.experts.grouped_linear_blocks import grouped_linear_blocks
 from fusewheel.ops.linear._blocks import FORMATS
 from fusewheel.quantization.block_modules import StoredBlocks
-from fusewheel.quantization.block_rounding import quantize_blocks
+from fusewheel.quantization.block_rounding import RoundedKind, quantize_blocks
 
 
 class GroupedBlocks(StoredBlocks):
@@ -44,7 +44,9 @@ class GroupedBlocks(StoredBlocks):
         return len(self.blocks)
 
     @classmethod
-    def from_weight(cls, weight: Tensor, kind: str, bias: Tensor | None = None) -> GroupedBlocks:
+    def from_weight(
+        cls, weight: Tensor, kind: RoundedKind, bias: Tensor | None = None
+    ) -> GroupedBlocks:
         """Quantises the weights `[experts, N, K]` of all experts, see `quantize_blocks`."""
         experts, rows, columns = weight.shape
         format = FORMATS[kind]
@@ -117,7 +119,7 @@ class QuantizedExperts(nn.Module):
         self.train(original.training)
 
     @classmethod
-    def from_experts(cls, experts: Any, kind: str) -> QuantizedExperts:
+    def from_experts(cls, experts: Any, kind: RoundedKind) -> QuantizedExperts:
         """Quantises the weights of an experts module, see `quantize_blocks`. Biases are shared."""
         made = []
         for name in (_first(experts), "down_proj"):
@@ -167,7 +169,7 @@ def is_experts(module: nn.Module) -> bool:
     return all(weight is not None and weight.dim() == 3 for weight in weights)
 
 
-def obstacle(experts: Any, kind: str) -> str | None:
+def obstacle(experts: Any, kind: RoundedKind) -> str | None:
     """Why an experts module cannot be quantised; None if it can."""
     if torch.nn.utils.parametrize.is_parametrized(experts):
         return "it is parametrized"

@@ -14,6 +14,7 @@ from fusewheel._torch.modules import HOOKS
 from fusewheel.ops.linear._blocks import FORMATS
 from fusewheel.quantization.block_modules import LinearBlocks
 from fusewheel.quantization.block_rounding import KINDS as BLOCK_KINDS
+from fusewheel.quantization.block_rounding import RoundedKind
 from fusewheel.quantization.choice import Filter, OldFilter, chosen
 from fusewheel.quantization.experts import QuantizedExperts, is_experts, obstacle
 from fusewheel.quantization.formats import check_group_size
@@ -21,11 +22,11 @@ from fusewheel.quantization.modules import LinearInt4, LinearInt8
 from fusewheel.quantization.report import QuantizationReport, Skip, Swap
 
 # The kinds of stored blocks, by the name of their format.
-_BLOCKS = {name.lower(): name for name in BLOCK_KINDS}
+_BLOCKS: dict[str, RoundedKind] = {name.lower(): name for name in BLOCK_KINDS}
 Kind = Literal["int4", "int8", "nf4", "fp4", "mxfp4", "fp8", "q4_1", "q8_0"]
 _KINDS: tuple[str, ...] = get_args(Kind)
 # Experts have blocks of every kind.
-_OF_EXPERTS = {"int4": "Q4_1", "int8": "Q8_0", **_BLOCKS}
+_OF_EXPERTS: dict[str, RoundedKind] = {"int4": "Q4_1", "int8": "Q8_0", **_BLOCKS}
 # Their forward reads the weights of their linear layers itself.
 _READS_WEIGHTS = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 

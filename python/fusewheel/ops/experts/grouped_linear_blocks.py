@@ -13,6 +13,7 @@ from fusewheel.dispatch.promise import Argument, check_same_device, fail
 from fusewheel.dispatch.sharding import PARTIAL, Layout, places
 from fusewheel.ops._checks import check_floating, check_sizes, check_weight_dtype, describe
 from fusewheel.ops._rows import with_features
+from fusewheel.ops.choices import BlockKind
 from fusewheel.ops.experts._groups import (
     check_ends,
     check_group_rows,
@@ -32,7 +33,7 @@ from fusewheel.ops.linear.linear_blocks import random_blocks
 
 
 def grouped_linear_blocks(
-    x: Tensor, blocks: Tensor, kind: str, ends: Tensor, bias: Tensor | None = None
+    x: Tensor, blocks: Tensor, kind: BlockKind, ends: Tensor, bias: Tensor | None = None
 ) -> Tensor:
     """Linear layers of groups of rows whose weights are read in the blocks in which they are
     stored: `x[rows of group e] @ w[e].T + bias[e]`.

@@ -14,6 +14,7 @@ from torch import Tensor
 from fusewheel.dispatch.promise import Argument, check_same_device, fail
 from fusewheel.ops._checks import describe
 from fusewheel.ops._rows import compute_dtype
+from fusewheel.ops.choices import BlockKind
 from fusewheel.ops.linear._quantized import unpack
 
 IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
@@ -186,7 +187,7 @@ class BlockFormat:
         singles: the bytes where float32 numbers begin.
     """
 
-    name: str
+    name: BlockKind
     number: int
     weights: int
     bytes: int
@@ -212,7 +213,7 @@ _ALL = (
     BlockFormat("FP4", 1001, 64, 36, _fp4, (), (0,)),
     BlockFormat("FP8", 1002, 64, 68, _fp8, (), (0,)),
 )
-FORMATS = {format.name: format for format in _ALL}
+FORMATS: dict[str, BlockFormat] = {format.name: format for format in _ALL}
 _BY_NUMBER = {format.number: format for format in _ALL}
 
 

@@ -13,6 +13,7 @@ from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator
 from fusewheel.dispatch.sharding import PARTIAL, Layout
 from fusewheel.ops._checks import check_bias, check_features, check_floating
 from fusewheel.ops._rows import with_features
+from fusewheel.ops.choices import BlockKind
 from fusewheel.ops.linear._blocks import (
     FORMATS,
     check_blocks,
@@ -23,7 +24,7 @@ from fusewheel.ops.linear._blocks import (
 from fusewheel.ops.linear._quantized import SIZES, apply_backward, apply_linear, bias_gradient
 
 
-def linear_blocks(x: Tensor, blocks: Tensor, kind: str, bias: Tensor | None = None) -> Tensor:
+def linear_blocks(x: Tensor, blocks: Tensor, kind: BlockKind, bias: Tensor | None = None) -> Tensor:
     """A linear layer whose weight is read in the blocks in which it is stored: `x @ w.T + bias`.
 
     A block has the codes of some neighbouring weights of a row, and their scales. The kinds from

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fusewheel.ops.choices import BlockKind
 from fusewheel.ops.linear._blocks import FORMATS, FP4, NF4
 from fusewheel.quantization.block_modules import LinearBlocks
 from fusewheel.quantization.checkpoints.stored import (
@@ -25,6 +26,7 @@ from fusewheel.quantization.checkpoints.stored import (
 from fusewheel.quantization.formats import packed, unpack_int4
 
 _TABLES = {"nf4": NF4, "fp4": FP4}
+_BLOCKS: dict[str, BlockKind] = {"nf4": "NF4", "fp4": "FP4"}
 _STATE = "weight.quant_state.bitsandbytes__"
 _WEIGHTS = FORMATS["NF4"].weights
 
@@ -107,7 +109,7 @@ class BitsAndBytes4(CheckpointFormat):
         data = tensors["weight"].contiguous().view(-1).view(torch.uint8)
         codes = packed(nibbles(_swapped(data)).view(rows, columns // _WEIGHTS, _WEIGHTS))
         blocks = torch.cat((scales.view(torch.uint8), codes), -1)
-        return LinearBlocks(blocks, self.kind.upper(), bias)
+        return LinearBlocks(blocks, _BLOCKS[self.kind], bias)
 
     def tensors(self, layer: Any) -> dict[str, Tensor]:
         """See `CheckpointFormat`. Scales are not nested again, so that they keep their bits."""

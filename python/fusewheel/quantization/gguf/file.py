@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusewheel.ops.choices import BlockKind
 from fusewheel.ops.linear._blocks import FORMATS
 
 _MAGIC = b"GGUF"
@@ -49,7 +50,7 @@ class GgufTensor:
     bytes: int
 
     @property
-    def kind(self) -> str | None:
+    def kind(self) -> BlockKind | None:
         """The name of its block format; None if it holds floating numbers."""
         return _FORMATS[self.type].name if self.type in _FORMATS else None
 

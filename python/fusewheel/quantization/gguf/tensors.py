@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusewheel.ops.choices import BlockKind
 from fusewheel.quantization.gguf.config import architecture_of
 from fusewheel.quantization.gguf.file import GgufFile
 
@@ -51,7 +52,7 @@ class Tensors:
             )
         return str(key)
 
-    def kind(self, key: str) -> str | None:
+    def kind(self, key: str) -> BlockKind | None:
         """The block format of a tensor; None if it holds floating numbers."""
         return self.file.tensors[key].kind
 
