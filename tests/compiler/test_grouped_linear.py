@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import fusewheel
 import pytest
 import torch
 
@@ -51,3 +52,57 @@ def test_groups_of_columns_are_left_alone(compare: Any) -> None:
         report = compare(product, x, weight, tolerance=2e-2)
     assert report.counts() == {}, report
     assert "dimensions" in str(report.refusals), report
+
+
+def batched(x: Tensor, weight: Tensor, numbers: Tensor, transposed: bool) -> Tensor:
+    """As `batched_mm` of transformers."""
+    chosen = weight[numbers]
+    if transposed:
+        return torch.bmm(x.unsqueeze(1), chosen).squeeze(1)
+    return torch.bmm(chosen, x.unsqueeze(-1)).squeeze(-1)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_batched_products(compare: Any, transposed: bool) -> None:
+    x, weight = torch.randn(5, 64).requires_grad_(), torch.randn(4, 64, 64).requires_grad_()
+    numbers = torch.tensor([2, 0, -1, 2, 0])
+    report = compare.oracle(batched, x, weight, numbers, transposed)
+    assert report.counts() == {"grouped_linear": 1}, report
+
+
+def test_batched_products_refuse_a_number_that_is_none_of_a_group(compare: Any) -> None:
+    compiled, _ = compare.compile(batched)
+    with pytest.raises((IndexError, RuntimeError), match="out of range"):
+        compiled(torch.randn(2, 64), torch.randn(4, 64, 64), torch.tensor([0, 4]), False)
+
+
+def test_small_batched_products_are_left_alone(compare: Any) -> None:
+    numbers = torch.tensor([2, 0, 1])
+    report = compare(batched, torch.randn(3, 8), torch.randn(3, 8, 8), numbers, False)
+    assert report.counts() == {}, report
+    assert "the weights are small" in str(report.refusals), report
+
+
+@pytest.mark.parametrize("way", ["grouped_mm", "batched_mm", "fusewheel"])
+def test_another_choice_of_experts_compiles_nothing_new(compare: Any, way: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    from transformers.models.olmoe.modeling_olmoe import OlmoeExperts
+
+    fusewheel.transformers.register()
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_experts": 6}
+    config = transformers.OlmoeConfig(**sizes, experts_implementation=way)
+    module = OlmoeExperts(config)
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    compiled, recorder = compare.compile(module, fullgraph=True)
+    x, weights = torch.randn(5, 64), torch.rand(5, 2)
+    for choice in ([[0, 1]] * 5, [[5, 3], [2, 0], [4, 1], [0, 5], [3, 2]], [[4, 5]] * 5):
+        numbers = torch.tensor(choice)
+        config._experts_implementation = "eager"
+        want = module(x, numbers, weights)
+        config._experts_implementation = way
+        torch.testing.assert_close(compiled(x, numbers, weights), want, rtol=1e-4, atol=1e-4)
+    assert len(compare.graphs) == 1
+    calls = [str(target) for target in compare.targets()]
+    assert sum(target.startswith("fusewheel.grouped_linear") for target in calls) == 2, calls
+    assert way == "fusewheel" or recorder.report().counts()["grouped_linear"] == 2

@@ -1,4 +1,8 @@
-"""Products of rows that are sorted by group: `grouped_mm` of PyTorch and that of transformers."""
+"""Products of rows with the weights of their groups.
+
+The rows are sorted by group in `grouped_mm` of PyTorch and that of transformers. They are in any
+order in transformers' `batched_mm`, which copies a weight for each row.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,12 @@ import torch
 from torch.fx import Node
 
 from fusewheel._core.after_import import after_import
-from fusewheel.compiler.ir.canonical import operands, spell
+from fusewheel.compiler.ir.canonical import is_op, operands, spell, view
 from fusewheel.compiler.ir.metadata import dtype_of, shape_of, tensor_of
 from fusewheel.compiler.ir.pattern import Builder, Context, Match, Pattern, require
+
+# With fewer elements in the weight of a group the time of a call counts most.
+_SMALL_WEIGHT = 2**12
 
 
 def _spell_that_of_transformers() -> None:
@@ -23,7 +30,7 @@ after_import("transformers.integrations.moe", _spell_that_of_transformers)
 def _match(context: Context, node: Node) -> Match | None:
     found = operands(node, "grouped_mm")
     if found is None:
-        return None
+        return _match_batched(node)
     x, weight, ends = found
     require(isinstance(ends, Node), "its groups have no ends")
     sizes = [len(shape_of(tensor) or ()) for tensor in (x, weight)]
@@ -38,6 +45,44 @@ def _match(context: Context, node: Node) -> Match | None:
     return Match((x, weight, ends), (node,), frozenset(), build)
 
 
+def _match_batched(node: Node) -> Match | None:
+    """`bmm(weight[numbers], x.unsqueeze(-1))`, or `bmm(x.unsqueeze(1), weight[numbers])`."""
+    first, second = operands(node, "bmm") or (None, None)
+    chosen, row, dim = (first, second, 2) if is_op(first, "take_rows") else (second, first, 1)
+    taken, widened = operands(chosen, "take_rows"), view(row)
+    if taken is None or widened is None or widened.op != "unsqueeze":
+        return None
+    (weight, numbers), x = taken, widened.args[0]
+    require(widened.attrs["dim"] == dim, "its rows are no rows of one matrix")
+    sizes = [len(shape_of(tensor) or ()) for tensor in (x, weight, numbers)]
+    require(sizes == [2, 3, 1], f"its operands have {sizes} dimensions, not 2, 3 and 1")
+    dtypes = {dtype_of(tensor) for tensor in (x, weight, node)}
+    require(len(dtypes) == 1, f"its operands and its result are {sorted(map(str, dtypes))}")
+    matrix = tensor_of(weight)
+    elements = None if matrix is None else matrix[0].numel()
+    require(
+        isinstance(elements, int) and elements >= _SMALL_WEIGHT,
+        "the weights are small: sorting takes longer than copying them",
+    )
+
+    def build(builder: Builder) -> list[Node]:
+        aten = torch.ops.aten
+        groups = builder.call(aten.arange.default, matrix.shape[0], dtype=torch.int64)
+        # Refuses numbers that are none of a group; negative ones count from the last.
+        known = builder.call(aten.take.default, groups, numbers)
+        ordered = builder.call(aten.sort.stable, known, stable=True, dim=0)
+        found, order = (builder.item(ordered, i) for i in range(2))
+        ends = builder.call(aten.searchsorted.Tensor, found, groups, out_int32=True, right=True)
+        rows = builder.call(aten.index_select.default, x, 0, order)
+        turned = weight if dim == 2 else builder.call(aten.transpose.int, weight, 1, 2)
+        y = builder.call(PATTERN.overload(), rows, turned, ends, None)
+        places = builder.call(aten.argsort.default, order)
+        back = builder.call(aten.index_select.default, y, 0, places)
+        return [builder.call(aten.unsqueeze.default, back, dim)]
+
+    return Match((x, weight, numbers), (node,), frozenset({chosen, row}), build)
+
+
 def _cost(match: Match) -> str | None:
     tensor = tensor_of(match.inputs[0])
     if tensor is None or tensor.device.type != "cpu":
@@ -48,7 +93,7 @@ def _cost(match: Match) -> str | None:
 PATTERN = Pattern(
     name="grouped_linear",
     operator="fusewheel::grouped_linear",
-    anchors=frozenset({"grouped_mm"}),
+    anchors=frozenset({"grouped_mm", "bmm"}),
     match=_match,
     cost=_cost,
 )

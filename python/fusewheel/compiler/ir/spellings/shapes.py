@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from fusewheel.compiler.ir.canonical import View, dimension, rank_of, spell
-from fusewheel.compiler.ir.metadata import shape_of
+from fusewheel.compiler.ir.metadata import dtype_of, shape_of
 
 _aten = torch.ops.aten
 
@@ -83,6 +83,9 @@ def _getitem(node: Node, bound: dict[str, Any]) -> View | None:
         return None
     if isinstance(index, int):
         return _piece(node, base, index)
+    if isinstance(index, Node):
+        is_number = dtype_of(index) == torch.int64
+        return View(node, "take_rows", (base, index)) if is_number else None
     items = list(index) if isinstance(index, tuple) else [index]
     rank = rank_of(base)
     if rank is None or any(isinstance(item, (int, Node, list)) for item in items):
