@@ -10,10 +10,17 @@ import pytest
 import torch
 from compiler.test_caches import OPTIONS, build
 from compiler.test_models import tokens
+from fusewheel.compiler.entry.direct import DirectCalls
 from nightly import NIGHTLY
 from torch._dynamo.utils import counters
 
 LAYERS = 4
+
+
+@pytest.fixture(autouse=True)
+def by_dynamo(monkeypatch: Any) -> None:
+    """Every call is traced by Dynamo."""
+    monkeypatch.setattr(DirectCalls, "program", lambda *_: None)
 
 
 def captured(model: Any, *, freeze: bool) -> tuple[torch.Tensor, int, int]:

@@ -1,4 +1,4 @@
-"""Nodes and storages of captured graphs."""
+"""Nodes, storages and fake tensors of captured graphs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 from torch.multiprocessing.reductions import StorageWeakRef
+
+from fusewheel._torch.dynamo import constant_source
 
 
 def is_erased(node: Node) -> bool:
@@ -50,3 +52,45 @@ def copy_source(node: Node, to: Node) -> None:
     """Copy what Dynamo notes on an input for AOTAutograd, if it does."""
     if hasattr(node, "_dynamo_source"):
         to._dynamo_source = node._dynamo_source
+
+
+class Fakes:
+    """Makes fake tensors and symbolic sizes that belong together.
+
+    Attributes:
+        mode: PyTorch's mode, under which operators compute shapes only.
+    """
+
+    def __init__(self) -> None:
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+        # Sizes that are equal in the example may differ in another call.
+        self._shapes = ShapeEnv(duck_shape=False)
+        self.mode = FakeTensorMode(shape_env=self._shapes)
+
+    def size(self, name: str, example: int) -> torch.SymInt:
+        """A symbol for any size from 2 on."""
+        from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+        source = constant_source(name)
+        symbol = self._shapes.create_symbol(example, source, DimDynamic.DYNAMIC)
+        size = self._shapes.create_symintnode(symbol, hint=example, source=source)
+        assert isinstance(size, torch.SymInt)
+        return size
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The fake of a tensor, with its sizes as numbers."""
+        fake: torch.Tensor = self.mode.from_tensor(tensor, static_shapes=True)
+        return fake
+
+    def conditions(self) -> list[Any]:
+        """What must hold of the symbols for what was computed with them, in sympy."""
+        return [guard.expr for guard in self._shapes.guards]
+
+
+def is_fake(value: object) -> bool:
+    """Whether a value is a tensor without numbers."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return isinstance(value, FakeTensor)

@@ -76,6 +76,27 @@ def backend(
     return compiled
 
 
+class NeedsCode(Exception):
+    """Raised for a graph that Inductor would be chosen for."""
+
+
+def without_code(inner: str | None, gm: GraphModule, example_inputs: Sequence[Any]) -> Compiled:
+    """Compile a graph that Dynamo did not capture, without generating code.
+
+    Args:
+        inner: the option of `backend`: `"none"`, `"engine"` or None.
+        gm: the graph; it is changed in place.
+        example_inputs: its inputs.
+
+    Raises:
+        NeedsCode: if `inner` is None and generated code is estimated to be faster.
+    """
+    recorder = Recorder(attentions=False)
+    compiled = compile_graph(gm, example_inputs, recorder, inner, generates=False)
+    counters()["fusewheel"].update(recorder.report().counts())
+    return compiled
+
+
 def compile_graph(
     gm: GraphModule,
     example_inputs: Sequence[Any],
@@ -83,8 +104,14 @@ def compile_graph(
     inner: str | Compiled | None,
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
+    *,
+    generates: bool = True,
 ) -> Compiled:
-    """Rewrite a graph, note it in `recorder` and compile it with `inner`."""
+    """Rewrite a graph, note it in `recorder` and compile it with `inner`.
+
+    Raises:
+        NeedsCode: if `generates` is false, and no `inner` is given but Inductor would be chosen.
+    """
     recorded = records_gradients(gm, example_inputs)
     caches = () if recorded else grown_outputs(gm)
     if inner is None and (mode or options):
@@ -92,6 +119,8 @@ def compile_graph(
     chosen = inner is None
     if inner is None:
         inner = rewrite_and_choose(gm, recorder)
+        if inner == "inductor" and not generates:
+            raise NeedsCode("generated code is estimated to be faster")
     else:
         # The engine runs the same operators one after another.
         name = "none" if inner == "engine" else inner

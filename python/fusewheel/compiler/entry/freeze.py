@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import gc
+import functools
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter, getitem, is_
 from typing import Any
 
@@ -16,8 +16,10 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from fusewheel._core.arguments import require_module
+from fusewheel._core.garbage import without_collections
 from fusewheel._torch.compiled_module import compiled_call, set_compiled_call
-from fusewheel.compiler.entry.dynamo import Compiled, backend
+from fusewheel.compiler.entry.direct import DirectCalls
+from fusewheel.compiler.entry.dynamo import Compiled, backend, without_code
 from fusewheel.compiler.entry.equal_layers import EqualLayers
 
 # The calls in which a model is usually compiled: `generate` compiles the first two.
@@ -40,6 +42,9 @@ def freeze(
     token's time. A frozen model promises that these do not change. `freeze` puts the model in eval
     mode, switches the gradients of its parameters off, and compiles it with
     ``backend="fusewheel"``, so that ``model(...)`` and ``model.generate(...)`` run compiled.
+
+    Calls of a language model with a cache are captured without Dynamo, see
+    `fusewheel.compiler.entry.direct`.
 
     What changes most often is still seen, in one pass before each call: a layer, parameter or
     buffer that was replaced, added or removed, another dtype or device, a parameter that requires a
@@ -77,6 +82,9 @@ def freeze(
     layers = EqualLayers(model)
     model.compile(backend=_Backend(layers), options=own, **settings)
     call = _Frozen(model, layers, compiled_call(model), dict(options or {}), settings)
+    inner = own.get("inner")
+    if not settings and set(options or {}) <= {"inner"} and inner in (None, "none", "engine"):
+        call.direct = DirectCalls(model, functools.partial(without_code, inner))
     set_compiled_call(model, call)
     return model
 
@@ -97,21 +105,6 @@ class _Backend:
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any], **given: Any) -> Compiled:
         self._layers.check(len(example_inputs))
         return backend(gm, example_inputs, **given)
-
-
-@contextlib.contextmanager
-def _without_collections() -> Iterator[None]:
-    """Run a block without Python's cyclic garbage collector, 15 % of the time of compiling.
-
-    What is compiled consists of millions of objects that stay, and each collection looks at them.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class _Text:
@@ -143,7 +136,11 @@ def _cache_of(arguments: Mapping[str, Any]) -> object:
 
 
 class _Frozen:
-    """The call of a frozen model: looks for changes first."""
+    """The call of a frozen model: looks for changes first.
+
+    Attributes:
+        direct: runs the calls that need no Dynamo; None if all do.
+    """
 
     def __init__(
         self,
@@ -153,6 +150,7 @@ class _Frozen:
         options: dict[str, Any],
         settings: dict[str, Any],
     ) -> None:
+        self.direct: DirectCalls | None = None
         self._model = model
         self._compiled = compiled
         self._again = {"options": options or None, **settings}
@@ -182,13 +180,10 @@ class _Frozen:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._text.goes_on(kwargs):
-            return self._compiled(*args, **kwargs)
+            return self._run(*args, **kwargs)
         if self._is_unchanged():
             self._text = _Text(kwargs)
-            if self._calls >= _COMPILING:
-                return self._compiled(*args, **kwargs)
-            self._calls += 1
-            return self._compiling(*args, **kwargs)
+            return self._run(*args, **kwargs)
         warnings.warn(
             f"the model is no longer frozen, because {self._change()} has changed: it is compiled "
             "again, with all guards. Call fusewheel.freeze(model) after the last change",
@@ -197,8 +192,16 @@ class _Frozen:
         self._model.compile(backend="fusewheel", **self._again)
         return compiled_call(self._model)(*args, **kwargs)
 
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        if self.direct is not None and (program := self.direct.program(args, kwargs)) is not None:
+            return program()
+        if self._calls >= _COMPILING:
+            return self._compiled(*args, **kwargs)
+        self._calls += 1
+        return self._compiling(*args, **kwargs)
+
     def _compiling(self, *args: Any, **kwargs: Any) -> Any:
-        with _without_collections():
+        with without_collections():
             try:
                 with self._layers.traced_once():
                     return self._compiled(*args, **kwargs)

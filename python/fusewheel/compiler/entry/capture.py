@@ -1,0 +1,200 @@
+"""Writes the operations of a function as a graph like Dynamo's, while it runs on fake tensors.
+
+Dynamo reads the bytecode of all that a function calls, which takes seconds for a language model.
+Here the function runs as Python runs it, once, and each call of PyTorch that it makes becomes a
+node. So what Python decides is decided for all later calls: this is for functions of which that is
+known.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from fusewheel._torch.fx import Fakes, is_fake
+
+_TORCH = torch.__path__[0]
+_WRITING = frozenset({"__setitem__", "__delitem__", "__set__", "__delete__"})
+_OTHER_NAMES = {"__div__": "__truediv__", "__rdiv__": "__rtruediv__"}
+
+
+class CannotCapture(Exception):
+    """Raised where a graph could not say what a function does."""
+
+
+class Capture(TorchFunctionMode):
+    """Calls of PyTorch as a graph; a mode that is active while the function runs.
+
+    Args:
+        tensors: the names of the tensors that the function may use beside its arguments, by `id`.
+
+    Attributes:
+        fakes: makes the arguments.
+        used: the tensors of the function that the graph takes in front of its arguments, in order.
+    """
+
+    def __init__(self, tensors: Mapping[int, str]) -> None:
+        super().__init__()
+        self.fakes = Fakes()
+        self.used: list[Tensor] = []
+        self._tensors = tensors
+        self._graph = Graph()
+        self._first: Node | None = None  # of the arguments
+        self._nodes: dict[int, Node] = {}  # by the `id` of a fake tensor
+        self._sizes: dict[Any, Node] = {}  # by symbol
+        self._kept: list[Any] = []  # an `id` must not be used again
+
+    def argument(self, name: str, fake: Tensor) -> Tensor:
+        """Make a fake tensor an argument of the graph; returns it."""
+        node = self._placeholder(name, fake)
+        self._first = self._first or node
+        for dim, size in enumerate(fake.shape):
+            if isinstance(size, torch.SymInt) and size.node.expr not in self._sizes:
+                read = self._graph.call_method("size", (node, dim))
+                read.meta["example_value"] = size
+                self._sizes[size.node.expr] = read
+        return fake
+
+    def graph(self, outputs: list[Tensor]) -> GraphModule:
+        """The graph of everything so far.
+
+        Raises:
+            CannotCapture: if an output was not computed in it.
+        """
+        for size in self._sizes.values():
+            if not size.users:
+                self._graph.erase_node(size)
+        self._graph.output(tuple(self._node(output) for output in outputs))
+        return GraphModule(torch.nn.Module(), self._graph)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        _check_pure(func, kwargs or {})
+        args, kwargs = tree_map(self._known, (args, dict(kwargs or {})))
+        result = func(*args, **kwargs)
+        if any(isinstance(leaf, Tensor) for leaf in tree_leaves(result)):
+            op, target, ordered = _call_of(func, args)
+            node = self._graph.create_node(op, target, *tree_map(self._argument, (ordered, kwargs)))
+            node.meta["example_value"] = result
+            node.meta["stack_trace"] = _caller()
+            self._note(node, result)
+        return result
+
+    def _note(self, node: Node, result: Any) -> None:
+        self._kept.append(result)
+        if isinstance(result, Tensor):
+            if not is_fake(result):
+                raise CannotCapture(f"{node.target} returns a tensor with numbers")
+            self._nodes[id(result)] = node
+        elif isinstance(result, (tuple, list)):
+            for index, item in enumerate(result):
+                if isinstance(item, Tensor):
+                    one = self._graph.call_function(operator.getitem, (node, index))
+                    one.meta.update(node.meta, example_value=item)
+                    self._note(one, item)
+        else:
+            raise CannotCapture(f"{node.target} returns a {type(result).__name__}")
+
+    def _known(self, value: Any) -> Any:
+        """The fake of a tensor of the function; any other value as it is."""
+        if not isinstance(value, Tensor) or is_fake(value):
+            return value
+        name = self._tensors.get(id(value))
+        if name is None:
+            raise CannotCapture("it uses a tensor that is neither an argument nor of the model")
+        fake = self.fakes.of(value)
+        if id(fake) not in self._nodes:
+            self.used.append(value)
+            with self._graph.inserting_before(self._first):
+                self._placeholder(name, fake)
+        return fake
+
+    def _placeholder(self, name: str, fake: Tensor) -> Node:
+        node = self._graph.placeholder(name.replace(".", "_"))
+        node.meta["example_value"] = fake
+        self._nodes[id(fake)] = node
+        self._kept.append(fake)
+        return node
+
+    def _argument(self, value: Any) -> Any:
+        """What stands for a value in the graph."""
+        if isinstance(value, Tensor):
+            return self._node(value)
+        if isinstance(value, torch.SymInt):
+            return self._size(value.node.expr)
+        if isinstance(value, (torch.SymFloat, torch.SymBool)):
+            raise CannotCapture("it computes with a symbol that is no size")
+        return value
+
+    def _node(self, value: Tensor) -> Node:
+        node = self._nodes.get(id(value))
+        if node is None:
+            raise CannotCapture("a tensor was made in a way that no graph shows")
+        return node
+
+    def _size(self, expression: Any) -> Any:
+        if expression.is_Integer:
+            return int(expression)
+        node = self._sizes.get(expression)
+        if node is None:
+            raise CannotCapture(f"it computes the size {expression}")
+        return node
+
+
+def _check_pure(func: Any, kwargs: Mapping[str, Any]) -> None:
+    """Refuse what may write to memory: nothing would show where.
+
+    Raises:
+        CannotCapture: if a function may.
+    """
+    name = _name(func)
+    schema = getattr(func, "_schema", None)
+    writes = name.endswith("_") and not name.endswith("__")
+    special = name in _WRITING or (name.startswith("__i") and name != "__invert__")
+    out = kwargs.get("out") is not None or kwargs.get("inplace")
+    if writes or special or out or (schema is not None and schema.is_mutable):
+        raise CannotCapture(f"{name} may write to memory")
+    if torch.is_autocast_enabled("cpu"):
+        raise CannotCapture("autocast is active")
+
+
+def _call_of(func: Any, args: tuple[Any, ...]) -> tuple[str, Any, tuple[Any, ...]]:
+    """How a graph calls a function: kind, target and arguments of the node.
+
+    Raises:
+        CannotCapture: if it is not known.
+    """
+    name = _name(func)
+    name = _OTHER_NAMES.get(name, name)
+    if not name.startswith("__"):
+        is_method = getattr(func, "__qualname__", "").startswith(("Tensor.", "TensorBase."))
+        return ("call_method", name, args) if is_method else ("call_function", func, args)
+    if (same := getattr(operator, name, None)) is not None:
+        return "call_function", same, args
+    if name.startswith("__r") and (mirrored := getattr(operator, f"__{name[3:]}", None)):
+        return "call_function", mirrored, args[::-1]
+    raise CannotCapture(f"graphs do not show {name}")
+
+
+def _name(func: Any) -> str:
+    return str(getattr(func, "__name__", func)).partition(".")[0]
+
+
+def _caller() -> str:
+    """The line outside of torch that makes a call, as Dynamo notes it."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and (
+        frame.f_code.co_filename.startswith(_TORCH) or frame.f_code.co_filename == __file__
+    ):
+        frame = frame.f_back
+    code = frame.f_code
+    return f'  File "{code.co_filename}", line {frame.f_lineno}, in {code.co_name}\n'

@@ -1,0 +1,211 @@
+"""Calls of a frozen language model that need no Dynamo.
+
+Before each call Dynamo checks guards and fetches every weight from its module, and the first call
+it traces for seconds. A model of transformers that is called with tokens, their positions and a
+`DynamicCache` needs neither: what its operations depend on is in the arguments, and few of these
+differ. So each kind of call is captured once (`fusewheel.compiler.entry.capture`), and later ones
+hand tokens and cache to the compiled graph. Every other call is left to Dynamo.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from fusewheel._core.garbage import without_collections
+from fusewheel._torch.modules import has_global_hooks, has_hooks
+from fusewheel.compiler.entry.capture import CannotCapture, Capture
+from fusewheel.compiler.entry.language_call import LanguageCall, grown_strides, read_call
+from fusewheel.compiler.entry.unchanged import Unchanged, same
+
+_log = logging.getLogger("fusewheel.compiler")
+
+# A model called with ever new numbers of texts is left to Dynamo, which makes that number a symbol.
+_MOST = 12
+# Their modules compute, and do nothing else that `Unchanged` would not see.
+_PACKAGES = ("transformers.", "torch.nn.", "fusewheel.")
+
+Compile = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class _Program:
+    """A kind of call that was compiled.
+
+    Attributes:
+        run: the compiled graph, which has the weights already.
+        result: the class of the result.
+        outputs: the number of the output of `run` that a field of the result is.
+        cache: the field that is the cache; empty if none is.
+        layers: what each layer of a cache notes beside its keys and values.
+    """
+
+    run: Callable[..., Sequence[Tensor]]
+    result: type
+    outputs: dict[str, int]
+    cache: str
+    layers: list[dict[str, Any]]
+
+
+class DirectCalls:
+    """The calls of one frozen model.
+
+    Args:
+        model: the model.
+        compile_: compiles a graph, with its example inputs.
+    """
+
+    def __init__(self, model: torch.nn.Module, compile_: Compile) -> None:
+        self._model = model
+        self._compile = compile_
+        self._programs: dict[tuple[Any, ...], _Program | None] = {}
+        self._lock = threading.Lock()
+        self._usable = all(map(_is_known, model.modules()))
+
+    def program(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], Any] | None:
+        """What computes a call, which is compiled now if it is the first of its kind.
+
+        Returns:
+            a function without arguments; None for a call that is Dynamo's.
+        """
+        if args or torch.compiler.is_compiling() or not self._usable:
+            return None
+        call = read_call(kwargs)
+        if call is None:
+            return None
+        try:
+            found = self._programs[call.kind]
+        except KeyError:
+            found = self._made(call, kwargs)
+        return None if found is None else functools.partial(_run, found, call)
+
+    def _made(self, call: LanguageCall, kwargs: Mapping[str, Any]) -> _Program | None:
+        with self._lock:
+            if call.kind in self._programs or len(self._programs) >= _MOST:
+                return self._programs.get(call.kind)
+            found = None
+            try:
+                with without_collections():
+                    found = self._captured(call, kwargs)
+            except Exception as error:
+                # Dynamo sees more, and an error of the model itself is raised there.
+                _log.info("left to Dynamo: %s", error)
+            self._programs[call.kind] = found
+            return found
+
+    def _captured(self, call: LanguageCall, kwargs: Mapping[str, Any]) -> _Program:
+        model = self._model
+        if has_global_hooks() or any(map(has_hooks, model.modules())):
+            raise CannotCapture("a module has hooks")
+        named = (*model.named_parameters(), *model.named_buffers())
+        capture = Capture({id(tensor): name for name, tensor in named})
+        before = Unchanged(model)
+        try:
+            with torch.no_grad(), capture.fakes.mode:
+                given = {**kwargs, **_fake_arguments(call, capture)}
+                with capture:
+                    result = model._call_impl(**given)
+        finally:
+            changed = before.restore()
+        cache = given[call.name]
+        layers = list(map(_noted, cache.layers))
+        if changed or _has_changed(cache, call, layers):
+            raise CannotCapture("the model changes itself or its cache")
+        if conditions := capture.fakes.conditions():
+            raise CannotCapture(f"it depends on sizes: {conditions}")
+        fields, outputs, field = _read_result(result, cache)
+        for layer in cache.layers:
+            outputs += [layer.keys, layer.values]
+        gm = capture.graph(outputs)
+        examples = [node.meta["example_value"] for node in gm.graph.find_nodes(op="placeholder")]
+        run = functools.partial(self._compile(gm, examples), *capture.used)
+        return _Program(run, type(result), fields, field, layers)
+
+
+def _is_known(module: torch.nn.Module) -> bool:
+    return type(module).__module__.startswith(_PACKAGES) and "forward" not in vars(module)
+
+
+def _fake_arguments(call: LanguageCall, capture: Capture) -> dict[str, Any]:
+    """The arguments of a call as those of a graph; numbers of tokens and rows are symbols."""
+    given: dict[str, Any] = {}
+    size = next(iter(call.tensors.values())).shape[1]
+    tokens = size if size == 1 else capture.fakes.size("tokens", size)
+    for name, tensor in call.tensors.items():
+        fake = torch.empty((tensor.shape[0], tokens), dtype=tensor.dtype)
+        given[name] = capture.argument(name, fake)
+    cache = given[call.name] = copy.copy(call.cache)
+    cache.layers = list(map(copy.copy, call.cache.layers))
+    if not call.past:
+        return given
+    rows = 1 if call.past == 1 else capture.fakes.size("rows", call.past)
+    for number, layer in enumerate(cache.layers):
+        for part in ("keys", "values"):
+            tensor = getattr(layer, part)
+            batch, heads, _, width = tensor.shape
+            shape = batch, heads, rows, width
+            fake = torch.empty_strided(shape, grown_strides(shape), dtype=tensor.dtype)
+            setattr(layer, part, capture.argument(f"{part}_{number}", fake))
+    return given
+
+
+def _read_result(result: Any, cache: Any) -> tuple[dict[str, int], list[Tensor], str]:
+    """The fields of a result that are tensors, these tensors, and the field that is the cache."""
+    if not hasattr(result, "items") or not type(result).__module__.startswith("transformers."):
+        raise CannotCapture("its result is no output of transformers")
+    fields: dict[str, int] = {}
+    outputs: list[Tensor] = []
+    field = ""
+    for name, value in result.items():
+        if value is cache:
+            field = name
+        elif isinstance(value, Tensor):
+            fields[name] = len(outputs)
+            outputs.append(value)
+        else:
+            raise CannotCapture(f"its result has a {type(value).__name__}")
+    return fields, outputs, field
+
+
+def _noted(layer: Any) -> dict[str, Any]:
+    """What a layer of a cache notes beside its keys and values."""
+    return {k: value for k, value in vars(layer).items() if k not in ("keys", "values")}
+
+
+def _has_changed(cache: Any, call: LanguageCall, layers: list[dict[str, Any]]) -> bool:
+    """Whether a call does more to its cache than to add rows, and to note of what kind they are."""
+    old = call.cache
+    if len(layers) != len(old.layers) or not same({**vars(cache), "layers": old.layers}, vars(old)):
+        return True
+    if call.past:
+        return not all(map(same, layers, map(_noted, old.layers)))
+    kinds = (bool, torch.dtype, torch.device, type(None))
+    return not all(isinstance(value, kinds) for noted in layers for value in noted.values())
+
+
+def _run(program: _Program, call: LanguageCall) -> Any:
+    layers = call.cache.layers
+    arguments = list(call.tensors.values())
+    if call.past:
+        for layer in layers:
+            arguments += (layer.keys, layer.values)
+    found = program.run(*arguments)
+    place = len(program.outputs)
+    for layer, noted in zip(layers, program.layers, strict=True):
+        layer.keys, layer.values = found[place], found[place + 1]
+        place += 2
+        if not call.past:
+            vars(layer).update(noted)
+    fields: dict[str, Any] = {name: found[at] for name, at in program.outputs.items()}
+    if program.cache:
+        fields[program.cache] = call.cache
+    return program.result(**fields)

@@ -1,0 +1,95 @@
+"""A function that runs on fake tensors becomes a graph that computes the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fusewheel.compiler.entry.capture import CannotCapture, Capture
+from torch import Tensor
+
+WEIGHT, OTHER = torch.randn(4, 4), torch.ones(4)
+
+
+def captured(function: Callable[[Tensor], Any]) -> Callable[..., Any]:
+    """The graph of a function of ``[n, 4]``; it takes the weight first if the function uses it."""
+    capture = Capture({id(WEIGHT): "layer.weight"})
+    size = capture.fakes.size("n", 5)
+    with torch.no_grad(), capture.fakes.mode:
+        x = capture.argument("x", torch.empty(size, 4))
+        with capture:
+            result = function(x)
+    assert not capture.fakes.conditions()
+    gm = capture.graph(list(result) if isinstance(result, (tuple, list)) else [result])
+    return lambda x: gm(*capture.used, x)
+
+
+def operators(x: Tensor) -> Tensor:
+    y = 2.0 - x * 3 + 1 / (x**2 + 1)
+    return -y[..., 1:] @ WEIGHT[1:] + (x > 0).float()
+
+
+def methods(x: Tensor) -> Tensor:
+    return x.view(x.shape[0], 2, -1).transpose(1, 2).reshape(x.size(0), -1).mean(-1, keepdim=True)
+
+
+def functions(x: Tensor) -> Tensor:
+    return torch.cat([F.silu(F.linear(x, WEIGHT)), torch.arange(4.0)[None]], dim=0)
+
+
+def several(x: Tensor) -> tuple[Tensor, ...]:
+    left, right = x.chunk(2, dim=-1)
+    return left * right, torch.topk(x, 2, dim=-1).indices
+
+
+@pytest.mark.parametrize("function", [operators, methods, functions, several])
+def test_computes_the_same(function: Any) -> None:
+    graph = captured(function)
+    for rows in (5, 3):
+        x = torch.randn(rows, 4)
+        expected = function(x)
+        several = expected if isinstance(expected, tuple) else (expected,)
+        for found, one in zip(graph(x), several, strict=True):
+            assert torch.equal(found, one)
+
+
+def assign(x: Tensor) -> Tensor:
+    y = x * 1
+    y[0] = 0
+    return y
+
+
+def augmented(x: Tensor) -> Tensor:
+    y = x * 1
+    y += 1
+    return y
+
+
+def autocast(x: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return x @ WEIGHT
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (assign, "__setitem__ may write"),
+        (augmented, "add_ may write"),
+        (lambda x: (x * 1).mul_(2), "mul_ may write"),
+        (lambda x: torch.add(x, x, out=x * 1), "add may write"),
+        (lambda x: F.relu(x * 1, inplace=True), "relu may write"),
+        (lambda x: torch.ops.aten.add_.Tensor(x * 1, x), "add_ may write"),
+        (lambda x: x.sum().item() + x, "a symbol that is no size"),
+        (lambda x: x + OTHER, "neither an argument nor of the model"),
+        (lambda x: x.T, "graphs do not show __get__"),
+        (lambda x: x if x.sum() > 0 else -x, "u0"),
+        (lambda x: x.new_zeros(x.shape[0] * 2), "it computes the size"),
+        (autocast, "autocast is active"),
+    ],
+)
+def test_refuses(function: Any, reason: str) -> None:
+    with pytest.raises((CannotCapture, RuntimeError), match=reason):
+        captured(function)

@@ -1,0 +1,201 @@
+"""Calls of a frozen language model without Dynamo: same texts, and what is left to Dynamo."""
+
+from __future__ import annotations
+
+import copy
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import fusewheel
+import pytest
+import torch
+from compiler.test_caches import MODELS, OPTIONS, build
+from compiler.test_models import tokens
+from nightly import NIGHTLY
+from torch._dynamo.utils import counters
+
+INNER = [{"inner": "engine"}, {"inner": "none"}]
+
+
+def frozen(model: Any, options: Any = INNER[0]) -> Any:
+    twin = copy.deepcopy(model)
+    torch._dynamo.reset()
+    counters.clear()
+    return fusewheel.freeze(twin, options=options)
+
+
+def graphs() -> int:
+    """How many graphs Dynamo captured."""
+    return counters["stats"]["unique_graphs"]
+
+
+def text(model: Any, ids: torch.Tensor, **more: Any) -> torch.Tensor:
+    found: torch.Tensor = model.generate(ids, **{"max_new_tokens": 7, **OPTIONS, **more})
+    return found
+
+
+def programs(model: Any) -> list[Any]:
+    return [p for p in model._compiled_call_impl.direct._programs.values() if p is not None]
+
+
+@pytest.fixture(scope="module")
+def llama() -> Any:
+    return build("Llama", num_hidden_layers=2)
+
+
+@pytest.mark.parametrize("options", INNER, ids=str)
+def test_llama(llama: Any, options: Any) -> None:
+    """Prompts of any length take one program and tokens another one."""
+    model = frozen(llama, options)
+    for length in (9, 5, 14):
+        ids = tokens(length, 1)
+        assert torch.equal(text(model, ids), text(llama, ids))
+    assert graphs() == 0 and len(programs(model)) == 2
+    assert counters["fusewheel"]["append"] == 8
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=NIGHTLY) for name in MODELS if name != "Llama"]
+)
+def test_models(name: str) -> None:
+    """Those with a window, and experts, are left to Dynamo."""
+    original = build(name)
+    model = frozen(original)
+    for length in (9, 5):
+        ids = tokens(length, 1)
+        assert torch.equal(text(model, ids), text(original, ids))
+
+
+def test_a_prompt_of_one_token(llama: Any) -> None:
+    model, ids = frozen(llama), tokens(1, 1)
+    assert torch.equal(text(model, ids), text(llama, ids))
+    assert graphs() == 0
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"num_beams": 3}, {"num_return_sequences": 2, "num_beams": 2}]
+)
+def test_batches_and_beams(llama: Any, more: Any) -> None:
+    model, ids = frozen(llama), tokens(6, 3)
+    assert torch.equal(text(model, ids, **more), text(llama, ids, **more))
+
+
+def test_padding(llama: Any) -> None:
+    model, ids = frozen(llama), tokens(6, 2)
+    ids[0, :2] = 0
+    mask = (ids != 0).long()
+    assert torch.equal(text(model, ids, attention_mask=mask), text(llama, ids, attention_mask=mask))
+    assert graphs() > 0
+
+
+def test_several_tokens_after_others(llama: Any) -> None:
+    """A chat goes on with its cache, by Dynamo; what the cache was before stays as it was."""
+    model = frozen(llama)
+    ids = tokens(12, 1)
+    with torch.no_grad():
+        caches = []
+        for one in (model, llama):
+            first = one.generate(ids[:, :5], return_dict_in_generate=True, max_new_tokens=3)
+            caches.append(first.past_key_values if "past_key_values" in first else first.cache)
+        held = caches[0].layers[0].keys
+        before = held.clone()
+        name = "cache" if "cache" in first else "past_key_values"
+        found, expected = (
+            one.generate(torch.cat([ids, ids[:, :3]], 1), max_new_tokens=4, **{name: cache})
+            for one, cache in zip((model, llama), caches, strict=True)
+        )
+    assert torch.equal(found, expected)
+    assert torch.equal(held, before)
+    assert graphs() == 1 and len(programs(model)) == 2
+
+
+def test_values_of_parameters_may_change(llama: Any) -> None:
+    model, ids = frozen(llama), tokens(9, 1)
+    text(model, ids)
+    other = copy.deepcopy(llama)
+    with torch.no_grad():
+        for one in (model, other):
+            one.model.layers[0].mlp.up_proj.weight.mul_(-1.5)
+            one.model.rotary_emb.inv_freq.mul_(0.5)
+    assert torch.equal(text(model, ids), text(other, ids))
+    assert graphs() == 0
+
+
+def test_a_replaced_layer(llama: Any) -> None:
+    model, ids = frozen(llama), tokens(9, 1)
+    text(model, ids)
+    other = copy.deepcopy(llama)
+    layer = torch.nn.Linear(model.config.hidden_size, model.config.vocab_size)
+    model.lm_head = other.lm_head = layer
+    model._compiled_call_impl._text._end = 0.0
+    with pytest.warns(UserWarning, match="lm_head has changed"):
+        assert torch.equal(text(model, ids), text(other, ids))
+
+
+def test_training_afterwards(llama: Any) -> None:
+    """Gradients are those of the model that was never frozen."""
+    model, other, ids = frozen(llama), copy.deepcopy(llama), tokens(9, 2)
+    text(model, ids)
+    for one in (model, other):
+        one.train().requires_grad_(True)
+    with pytest.warns(UserWarning, match="no longer frozen"):
+        model(input_ids=ids, labels=ids).loss.backward()
+    other(input_ids=ids, labels=ids).loss.backward()
+    for found, expected in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, expected.grad, rtol=1e-3, atol=1e-4)
+
+
+def test_patterns_that_are_switched_off(llama: Any) -> None:
+    model, ids = frozen(llama), tokens(9, 1)
+    text(model, ids)
+    counters.clear()
+    with fusewheel.compiler.disable("rope"):
+        assert torch.equal(text(model, ids), text(llama, ids))
+    assert graphs() == 0
+    assert counters["fusewheel"]["rope"] == 0 and counters["fusewheel"]["append"] == 8
+
+
+def test_threads(llama: Any) -> None:
+    model = frozen(llama)
+    prompts = [tokens(length, 1) for length in (5, 9, 12, 7)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda ids: text(model, ids), prompts))
+    for ids, one in zip(prompts, found, strict=True):
+        assert torch.equal(one, text(llama, ids))
+    assert graphs() == 0
+
+
+def test_what_is_left_to_dynamo(llama: Any) -> None:
+    """Hooks, a forward of the user's, autocast, and a call without a cache."""
+    ids = tokens(9, 1)
+    calls: list[Any] = []
+    hooked, replaced = copy.deepcopy(llama), copy.deepcopy(llama)
+    hooked.model.norm.register_forward_hook(lambda *_: calls.append(1))
+    own = replaced.model.norm.forward
+    replaced.model.norm.forward = lambda x: own(x) * 2
+    for one in (hooked, replaced):
+        model = frozen(one)
+        assert torch.equal(text(model, ids), text(one, ids))
+        assert programs(model) == [] and graphs() > 0
+    model = frozen(llama)
+    with torch.autocast("cpu", torch.bfloat16):
+        text(model, ids)
+    assert programs(model) == []
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids).logits, llama(ids).logits)
+    assert programs(model) == []
+
+
+def test_a_model_that_changes_itself_is_put_back(llama: Any, monkeypatch: Any) -> None:
+    kind = type(llama.model.norm)
+    forward = kind.forward
+
+    def counting(self: Any, x: torch.Tensor) -> torch.Tensor:
+        self.last = forward(self, x)
+        return self.last
+
+    monkeypatch.setattr(kind, "forward", counting)
+    model, ids = frozen(llama), tokens(9, 1)
+    assert torch.equal(text(model, ids), text(llama, ids))
+    assert programs(model) == []
+    assert type(model.model.norm.last) is torch.Tensor
