@@ -85,16 +85,22 @@ FUSEWHEEL_INLINE void clear(A* values, int64_t size) {
 }
 
 // Columns [begin, end) of the sum over `partials` [chunks, size]: in the order of the chunks,
-// whatever thread made them.
+// whatever thread made them. Few are summed at a time: the longer a sum, the more it rounds.
 template <typename T>
 FUSEWHEEL_INLINE void sum_chunks(const void* partials, void* sums, int64_t chunks, int64_t size,
                                  int64_t begin, int64_t end) {
   using A = Accumulate<T>;
   for_each_vector<A>(end - begin, [&](int64_t i, int64_t live) {
     const auto* from = static_cast<const A*>(partials) + begin + i;
+    constexpr int64_t kFew = 8;
     Vec<A> total = {};
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      total += load(from + chunk * size, live);
+    for (int64_t first = 0; first < chunks; first += kFew) {
+      const int64_t last = first + kFew < chunks ? first + kFew : chunks;
+      Vec<A> few = {};
+      for (int64_t chunk = first; chunk < last; ++chunk) {
+        few += load(from + chunk * size, live);
+      }
+      total += few;
     }
     store(static_cast<T*>(sums) + begin + i, total, live);
   });
