@@ -6,6 +6,8 @@ order in transformers' `batched_mm`, which copies a weight for each row.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch.fx import Node
 
@@ -58,21 +60,20 @@ def _match_batched(node: Node) -> Match | None:
     require(sizes == [2, 3, 1], f"its operands have {sizes} dimensions, not 2, 3 and 1")
     dtypes = {dtype_of(tensor) for tensor in (x, weight, node)}
     require(len(dtypes) == 1, f"its operands and its result are {sorted(map(str, dtypes))}")
-    matrix = tensor_of(weight)
-    elements = None if matrix is None else matrix[0].numel()
-    require(
-        isinstance(elements, int) and elements >= _SMALL_WEIGHT,
-        "the weights are small: sorting takes longer than copying them",
-    )
+    groups, *matrix = shape_of(weight) or ()
+    known_sizes = all(isinstance(size, int) for size in (groups, *matrix))
+    require(known_sizes, "the sizes of its weights are not known")
+    small = "the weights are small: sorting takes longer than copying them"
+    require(math.prod(matrix) >= _SMALL_WEIGHT, small)
 
     def build(builder: Builder) -> list[Node]:
         aten = torch.ops.aten
-        groups = builder.call(aten.arange.default, matrix.shape[0], dtype=torch.int64)
+        numbered = builder.call(aten.arange.default, groups, dtype=torch.int64)
         # Refuses numbers that are none of a group; negative ones count from the last.
-        known = builder.call(aten.take.default, groups, numbers)
+        known = builder.call(aten.take.default, numbered, numbers)
         ordered = builder.call(aten.sort.stable, known, stable=True, dim=0)
         found, order = (builder.item(ordered, i) for i in range(2))
-        ends = builder.call(aten.searchsorted.Tensor, found, groups, out_int32=True, right=True)
+        ends = builder.call(aten.searchsorted.Tensor, found, numbered, out_int32=True, right=True)
         rows = builder.call(aten.index_select.default, x, 0, order)
         turned = weight if dim == 2 else builder.call(aten.transpose.int, weight, 1, 2)
         y = builder.call(PATTERN.overload(), rows, turned, ends, None)
