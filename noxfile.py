@@ -72,6 +72,8 @@ MODELS = (
     *("transformers>=5.0", "accelerate>=1.0", "matplotlib>=3.8", "peft>=0.17"),
     "kernels>=0.17",
 )
+# The newest of each that take the other: later ones of transformers ask for kernels 0.18.2.
+HUB_KERNELS = ("transformers==5.22.2", "kernels==0.17.2")
 # What `-m nightly` tests too; it brings much.
 TRAINERS = ("trl>=1.0",)
 # Several processes test at once: a thread that waits must not take a processor from another.
@@ -502,6 +504,15 @@ def nightly(session: nox.Session) -> None:
     local = building.local(wheels, "fusewheel", *KERNEL_PACKAGES)
     session.install(*TEST_TOOLS, *RELEASE_TEST_TOOLS, *MODELS, *local)
     session.run("pytest", "tests/ops", "tests/wheels", "tests/compiler", *session.posargs)
+
+
+@nox.session
+def hub_kernels(session: nox.Session) -> None:
+    """Test `use_kernels=True` of transformers, with a pair of versions that fit each other."""
+    wheels = building.build(session, *CPU_ONLY)
+    local = building.local(wheels, "fusewheel", "fusewheel-cpu")
+    session.install(TORCH, *TEST_TOOLS, *HUB_KERNELS, *local)
+    session.run("pytest", "tests/integrations/test_kernels.py", *session.posargs, env=THREADS)
 
 
 @nox.session

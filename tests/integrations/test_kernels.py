@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import sys
 from types import ModuleType
@@ -118,3 +119,35 @@ def test_kernelize() -> None:
     model = kernels.kernelize(model, mode=kernels.Mode.TRAINING, device="cpu")
     assert model[0].forward.__func__ is FusedRMSNorm.forward
     torch.testing.assert_close(model(x), want)
+
+
+@pytest.mark.skipif(
+    not transformers.utils.is_kernels_available(),
+    reason="this transformers takes another version of kernels; `nox -s hub_kernels` has a pair",
+)
+@pytest.mark.parametrize(
+    ("model", "operators"), [("llama", {"rms_norm", "rope"}), ("gpt2", {"gelu"})]
+)
+def test_use_kernels(model: str, operators: set[str]) -> None:
+    """The model's values and gradients, by the operators and not by its own layers."""
+    config = transformers.AutoConfig.for_model(
+        model, vocab_size=32, hidden_size=64, num_hidden_layers=2, num_attention_heads=4
+    )
+    config.intermediate_size, config.num_key_value_heads = 128, 2
+    given, fused = (transformers.AutoModelForCausalLM.from_config(config).eval() for _ in "ab")
+    fused.load_state_dict(given.state_dict())
+    fusewheel.transformers.register_kernels()
+    fused.set_use_kernels(True)
+
+    def reference(x: Tensor) -> Tensor:
+        return copy.deepcopy(given).to(x.dtype)(inputs_embeds=x).logits
+
+    def own(x: Tensor) -> Tensor:
+        return fused(inputs_embeds=x).logits
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        own(torch.randn(1, 5, 64))
+    called = {event.key for event in profile.key_averages()}
+    assert {f"fusewheel::{name}" for name in operators} <= called
+    arguments = torch.randn(2, 20, 64), torch.randn(2, 20, 32)
+    assert_call_as_good_as_eager(_value_and_gradient, own, reference, arguments, model)
