@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fusewheel._core.arguments import require_module
+from fusewheel._core.mapped import MappedFiles
 from fusewheel._core.progress import progress
 from fusewheel._torch.modules import HOOKS
 from fusewheel.ops.linear._blocks import FORMATS
@@ -46,7 +47,8 @@ def quantize_(
     The experts of a mixture in transformers are replaced too, by `QuantizedExperts`. They have one
     scale for each 32 in features with `"int4"` and `"int8"`, and do not round their activations.
 
-    It replaces one layer after the other, so the memory falls meanwhile. If an output layer shares
+    It replaces one layer after the other, so the memory falls meanwhile; on Linux also that of
+    weights which are a part of a file, as transformers loads them. If an output layer shares
     its weight with the embedding, the embedding keeps the weight and the layer gets codes of its
     own. Not replaced, with the reason in the report, are layers that are not a plain
     `torch.nn.Linear`, that have hooks, or whose in features `group_size` does not divide. A model
@@ -89,6 +91,7 @@ def quantize_(
         raise ValueError(f"quantize_: calibration names layers that the model lacks: {unknown}")
     before = _bytes(model)
     swapped, skipped = [], []
+    files = MappedFiles()
     # Names and not layers, because a list of layers would keep all weights until the end.
     names = [n for n, m in model.named_modules() if isinstance(m, nn.Linear) or is_experts(m)]
     for name in progress(names, describe="quantize layers"):
@@ -106,6 +109,7 @@ def quantize_(
         layer = _quantized(name, old, kind, size, known.get(name), dynamic)
         swapped.append(Swap(name, bytes_before, _bytes(layer), name in known))
         _replace(model, old, layer)
+        _leave(old, files)
     return QuantizationReport(kind, tuple(swapped), tuple(skipped), before, _bytes(model))
 
 
@@ -186,6 +190,13 @@ def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
         for key, child in list(parent._modules.items()):
             if child is old:
                 setattr(parent, key, new)
+
+
+def _leave(module: nn.Module, files: MappedFiles) -> None:
+    """Give back the memory of weights in a file: one that stays in use keeps all of it mapped."""
+    for tensor in module.parameters():
+        if tensor.device.type == "cpu" and tensor.is_contiguous():
+            files.leave(tensor.data_ptr(), tensor.nbytes)
 
 
 def _bytes(module: nn.Module) -> int:
