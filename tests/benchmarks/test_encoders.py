@@ -7,6 +7,7 @@ import torch
 from benchmarks import encoders
 from benchmarks.encoder_models import SHAPES
 from benchmarks.goals import EAGER, INDUCTOR, ORT_INT8
+from nightly import NIGHTLY
 
 TINY = SHAPES["MiniLM-L6"] | {
     "hidden_size": 64,
@@ -23,6 +24,7 @@ def _forget():
     torch._dynamo.reset()
 
 
+@NIGHTLY
 def test_every_mode_gives_the_values(monkeypatch):
     # How fast Inductor is, is for the clock to say.
     plain = encoders.compiled

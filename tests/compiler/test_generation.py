@@ -35,7 +35,7 @@ def _generate(model: Any, prompts: list[torch.Tensor], cache: str, **settings: A
     ("name", "cache"),
     [
         ("Llama", "dynamic"),
-        ("Llama", "static"),
+        pytest.param("Llama", "static", marks=NIGHTLY),
         pytest.param("Qwen3", "dynamic", marks=NIGHTLY),
         pytest.param("Gemma", "static", marks=NIGHTLY),
     ],

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from levels import OLDER_LEVELS
+from nightly import NIGHTLY
 
 from mutants.__main__ import arguments, executable, passes, report
 from mutants.mutant import Change, Mutant
@@ -66,6 +67,7 @@ def test_a_planted_survivor_is_reported(trials: Trials):
     assert (trials.workspace.tree / MODULE).read_text() == TEXT
 
 
+@NIGHTLY
 def test_a_test_that_is_always_red_kills_nothing(
     trials: Trials, capsys: pytest.CaptureFixture[str]
 ):
@@ -75,6 +77,7 @@ def test_a_test_that_is_always_red_kills_nothing(
     assert "left out, because it is red without a mutant" in capsys.readouterr().out
 
 
+@NIGHTLY
 def test_tests_that_cannot_be_collected_are_an_error(trials: Trials):
     with pytest.raises(RuntimeError, match="pytest ends with 4 without a mutant"):
         trials._first_red(mutant("+", "-"), [Run(("tests/there_is_none.py",))])
@@ -87,6 +90,7 @@ def test_without_an_end():
 """
 
 
+@NIGHTLY
 def test_a_test_that_never_ends_is_ended(trials: Trials):
     trials.runner.test_seconds = 1
     (trials.workspace.tree / "tests" / "test_endless.py").write_text(ENDLESS)

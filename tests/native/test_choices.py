@@ -15,18 +15,25 @@ from .choices import LEVEL, made, without
 TESTS = Path(__file__).parents[1]
 
 
-# A processor without a level has the one below instead.
-LEVELS = (*(pytest.param(level, marks=NIGHTLY) for level in ("baseline", "v3")), "v4")
+VALUES, GRADIENTS = "ops/test_values.py", "ops/test_autograd.py"
+# A processor without a level has the one below instead. A change tries the values at the newest,
+# of backward operators too; the night tries gradients, which call the same kernels, and all levels.
+TRIED = [
+    pytest.param(level, file, marks=() if (level, file) == ("v4", VALUES) else NIGHTLY)
+    for level in ("baseline", "v3", "v4")
+    for file in (VALUES, GRADIENTS)
+]
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_the_ways_that_the_processor_does_not_choose(level: str, pytestconfig: pytest.Config):
+@pytest.mark.parametrize(("level", "file"), TRIED)
+def test_the_ways_that_the_processor_does_not_choose(
+    level: str, file: str, pytestconfig: pytest.Config
+):
     automatic = made(without() | {LEVEL: level})
     others = {name: "10"[int(way)] for name, way in automatic.items() if name != LEVEL}
     seed = f"--seed={pytestconfig.option.seed}"
     command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", seed)
-    files = ("native/test_level.py", "ops/test_values.py", "ops/test_autograd.py")
-    tests = (str(TESTS / file) for file in files)
+    tests = (str(TESTS / tried) for tried in ("native/test_level.py", file))
     chosen = ("-k", "asked_for or (as_good_as_eager and (linear or attention))")
     done = subprocess.run(
         [*command, *tests, *chosen],
