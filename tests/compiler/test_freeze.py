@@ -13,6 +13,7 @@ import pytest
 import torch
 from compiler.test_caches import OPTIONS, build
 from compiler.test_models import tokens
+from fusewheel._torch.compiled_module import compiled_call
 from fusewheel.compiler.entry import freeze
 from torch import Tensor
 from torch._dynamo.utils import counters
@@ -257,3 +258,17 @@ def test_takes_a_compiled_model() -> None:
 def test_refuses(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=f"^freeze: .*{text}"):
         fusewheel.freeze(**arguments)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_frozen_model_is_exported_and_stays_frozen(strict: bool):
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8))
+    x = torch.randn(2, 8)
+    want = model.eval()(x)
+    fusewheel.freeze(model)
+    call = compiled_call(model)
+    program = torch.export.export(model, (x,), strict=strict)
+    torch.testing.assert_close(program.module()(x), want)
+    torch.testing.assert_close(fusewheel.export(model, (x,)).module()(x), want)
+    torch.testing.assert_close(torch.compile(lambda x: model(x) + 1, backend="eager")(x), want + 1)
+    assert compiled_call(model) is call, "frozen as before"

@@ -179,6 +179,9 @@ class _Frozen:
         self._seen = list(map(_attributes, self._tensors))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            # Somebody else captures the model, and holds tensors of their own in its place.
+            return self._model._call_impl(*args, **kwargs)
         if self._text.goes_on(kwargs):
             return self._run(*args, **kwargs)
         if self._is_unchanged():
