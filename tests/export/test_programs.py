@@ -247,7 +247,7 @@ def test_bad_input() -> None:
     program = torch.export.export(net, (x,))
     with pytest.raises(TypeError, match="args, kwargs and dynamic_shapes are for a module"):
         fusewheel.export(program, (x,))
-    with pytest.raises(ValueError, match=r"torch\.nn\.Module"):
+    with pytest.raises(TypeError, match=r"export: model must be a torch\.nn\.Module, got function"):
         fusewheel.export(lambda x: x, (x,))  # type: ignore[arg-type]
     model, tokens = tiny_decoder.decoder(), (tiny_decoder.tokens(),)
     kept = torch.export.export(model, tokens, preserve_module_call_signature=("norm",))
