@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fusewheel._torch.dynamo import configured, repeated, repeats_calls
+from fusewheel.compiler.entry.language_call import is_exactly
 
 # Layers that use their cache for nothing but one `update`, and that are equal but for weights.
 _KNOWN = frozenset(
@@ -92,11 +93,6 @@ def _is_known(layer: torch.nn.Module) -> bool:
     return kind.__name__ in _KNOWN and kind.__module__.startswith("transformers.")
 
 
-def _is(value: object, kind: type) -> bool:
-    """Whether a value is of this class and not of one that inherits from it."""
-    return type(value) is kind
-
-
 class _Rows:
     """Stands for a cache: the keys and values of one layer."""
 
@@ -142,10 +138,10 @@ def _forward(once: Callable[..., Any], kinds: tuple[type, type]) -> Callable[...
         cache: Any = given.get("cache")
         index = layer.self_attn.layer_idx
         if (
-            not _is(cache, cache_kind)
+            not is_exactly(cache, cache_kind)
             or cache.offloading
             or len(cache.layers) <= index
-            or not _is(cache.layers[index], rows_kind)
+            or not is_exactly(cache.layers[index], rows_kind)
             or given.get("position_embeddings") is None
             or not all(name in _ARGUMENTS for name in given)
         ):

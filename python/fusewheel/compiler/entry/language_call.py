@@ -79,7 +79,7 @@ def _is_tokens(tensor: Tensor) -> bool:
     return whole and tensor.device.type == "cpu" and tensor.numel() > 0
 
 
-def _is(value: object, kind: type) -> bool:
+def is_exactly(value: object, kind: type) -> bool:
     """Whether a value is of this class and not of one that inherits from it."""
     return type(value) is kind
 
@@ -90,7 +90,7 @@ def _past(layers: list[Any], kind: Any) -> tuple[int, tuple[Any, ...]] | None:
     layer: Any
     for number, layer in enumerate(layers):
         own = None
-        if not _is(layer, kind):
+        if not is_exactly(layer, kind):
             return None
         if layer.is_initialized:
             keys, values = layer.keys, layer.values
