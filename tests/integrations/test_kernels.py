@@ -121,6 +121,41 @@ def test_kernelize() -> None:
     torch.testing.assert_close(model(x), want)
 
 
+@pytest.mark.skipif(not HERE, reason="the package kernels is not installed")
+@pytest.mark.parametrize("copied", ["before", "after"])
+def test_a_copied_model_rotates_by_the_function_of_all(copied: str) -> None:
+    """The package kernels replaces a function in the module's list, and calls the one of the file.
+
+    `copy.deepcopy` copies that list with the function, so that what is replaced in a copy is not
+    what its forward calls. Norms are modules of the model: the copy's own are replaced.
+    """
+    import kernels
+
+    @kernels.use_kernel_forward_from_hub("rotary_pos_emb")
+    def rotate(
+        q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1
+    ) -> tuple[Tensor, Tensor]:
+        return q, k
+
+    @kernels.use_kernelized_func(rotate)
+    class Attention(nn.Module):
+        def forward(self, *given: Tensor) -> tuple[Tensor, Tensor]:
+            return rotate(*given)
+
+    def kernelized(model: nn.Module) -> nn.Module:
+        return kernels.kernelize(model, mode=kernels.Mode.TRAINING, device="cpu")
+
+    fusewheel.transformers.register_kernels()
+    model = nn.Sequential(Attention())
+    if copied == "after":
+        model = kernelized(model)
+    other = kernelized(copy.deepcopy(model))
+    given = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 3, 8), torch.rand(3, 8), torch.rand(3, 8)
+    want = fusewheel.rope(*given) if copied == "after" else given[:2]
+    for one in (model, other):
+        assert all(map(torch.equal, one[0](*given), want))
+
+
 @pytest.mark.skipif(
     not transformers.utils.is_kernels_available(),
     reason="this transformers takes another version of kernels; `nox -s hub_kernels` has a pair",

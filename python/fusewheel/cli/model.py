@@ -27,9 +27,10 @@ def explain(
 ) -> None:
     """Say what the compiler replaces in a model, and why not the rest.
 
-    MODEL is MODULE:FUNCTION, where FUNCTION() gives the model and its arguments as a tuple; or a
-    folder with the config.json of a language model of transformers, or the name of one. Of a
-    config.json, weights are random: they do not change what is replaced.
+    MODEL is MODULE:FUNCTION, where FUNCTION() gives one tuple: the model, then each of its
+    arguments, as in (model, x, y). Or MODEL is a folder with the config.json of a language model of
+    transformers, or the name of one. Of a config.json, weights are random: they do not change what
+    is replaced.
     """
     import torch
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from fusewheel.quantization.formats import Int4Weight, Int8Weight
 
+Kind = Literal["Q4_0", "Q4_1", "Q8_0"]
 _BLOCK = 32
-_BYTES: dict[str, int] = {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}
+_BYTES: dict[Kind, int] = {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}
 
 
-def from_gguf(data: Any, kind: str, shape: Sequence[int]) -> Int4Weight | Int8Weight:
+def from_gguf(data: Any, kind: Kind, shape: Sequence[int]) -> Int4Weight | Int8Weight:
     """Takes over a quantised tensor of a GGUF file without loss: no value changes.
 
     `"Q4_0"` (`w = d * (code - 8)`) becomes 4-bit codes with `scale = d` and `zero = -8 * d`.
