@@ -94,6 +94,7 @@ def quantize_(
     files = MappedFiles()
     # Names and not layers, because a list of layers would keep all weights until the end.
     names = [n for n, m in model.named_modules() if isinstance(m, nn.Linear) or is_experts(m)]
+    places = _places(model)
     for name in progress(names, describe="quantize layers"):
         old = model.get_submodule(name)
         if isinstance(old, nn.Linear):
@@ -108,7 +109,9 @@ def quantize_(
         bytes_before = _bytes(old)
         layer = _quantized(name, old, kind, size, known.get(name), dynamic)
         swapped.append(Swap(name, bytes_before, _bytes(layer), name in known))
-        _replace(model, old, layer)
+        # Everywhere where the old one is, so that a shared layer stays shared.
+        for parent, key in places[id(old)]:
+            setattr(parent, key, layer)
         _leave(old, files)
     return QuantizationReport(kind, tuple(swapped), tuple(skipped), before, _bytes(model))
 
@@ -184,12 +187,13 @@ def _quantized(
         raise ValueError(f"quantize_: layer '{name}': {error}") from error
 
 
-def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    """Puts `new` everywhere where `old` is, so that a shared layer stays shared."""
-    for parent in [module for module in model.modules() if module is not new]:
-        for key, child in list(parent._modules.items()):
-            if child is old:
-                setattr(parent, key, new)
+def _places(model: nn.Module) -> dict[int, list[tuple[nn.Module, str]]]:
+    """The parents of each module and its name there, by the `id` of the module."""
+    found: dict[int, list[tuple[nn.Module, str]]] = {}
+    for parent in model.modules():
+        for key, child in parent._modules.items():
+            found.setdefault(id(child), []).append((parent, key))
+    return found
 
 
 def _leave(module: nn.Module, files: MappedFiles) -> None:
