@@ -124,6 +124,12 @@ RULES = (
     Rule(KERNELS, r"\+ \((\w+) - \1\)", "What is added is 0 or NaN.", old=r"\+"),
     Rule(KERNELS, _ARRAY, "An array may be larger.", old=r"\d+"),
     Rule(
+        ("cpu",),
+        r"const int live = .*\(rows - i < lanes \? rows - i : lanes\)",
+        "Memory has whole tiles of rows, and nothing reads what lies beyond the last.",
+        old="-",
+    ),
+    Rule(
         KERNELS,
         r"row_block\(|blocks_for\(|dim3\b",
         "A grid of any size does all the work.",
