@@ -8,7 +8,9 @@ lucky.
 
 from __future__ import annotations
 
+import copy
 import os
+from collections.abc import Callable
 from typing import Any
 
 import fusewheel
@@ -128,6 +130,21 @@ def assert_program_as_good_as_eager(
     errors = Errors(eager.dtype, together=True)
     errors.add((eager.double() - exact.double()).abs(), exact.double())
     assert_allowed(got, eager, exact, errors, what)
+
+
+def assert_as_good_as_call(
+    got: Any, call: Callable[..., Any], *arguments: Any, **named: Any
+) -> None:
+    """Compares what a compiled or replaced `call` gave with `call` itself, as a program.
+
+    A module is copied for the exact result. Of what a Hugging Face model returns, the logits count.
+    """
+    twin = copy.deepcopy(call).double() if isinstance(call, torch.nn.Module) else call
+    wide = dict(zip(named, to_dtype(tuple(named.values()), torch.float64), strict=True))
+    results = got, call(*arguments, **named), twin(*to_dtype(arguments, torch.float64), **wide)
+    own, eager, exact = (tensors_of(getattr(found, "logits", found)) for found in results)
+    for i, values in enumerate(zip(own, eager, exact, strict=True)):
+        assert_program_as_good_as_eager(*values, what=f"result {i}")
 
 
 def assert_allowed(

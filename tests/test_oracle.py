@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from contracts import before_bias
 from neighbours import assert_call_as_good_as_eager, compute
-from oracle import assert_as_good_as_eager, same
+from oracle import assert_as_good_as_call, assert_as_good_as_eager, same
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -239,3 +240,15 @@ def test_a_float32_mean_of_half_numbers_is_as_good_in_another_order():
         assert_call_as_good_as_eager(compute, own, mean, (x,), "output")
         with pytest.raises(AssertionError, match="output"):
             assert_call_as_good_as_eager(compute, in_half, mean, (x,), "output")
+
+
+@pytest.mark.parametrize("fault", [0.0, 1e-5])
+def test_what_a_call_gives_is_judged_by_the_call_itself(fault: float):
+    """A module has a twin in float64, and a function is given such arguments."""
+    layer, x = torch.nn.Linear(64, 64), torch.randn(8, 64)
+    for call, given in ((layer, (x,)), (torch.nn.functional.linear, (x, layer.weight))):
+        got = call(*given).detach() * (1 + fault)
+        wrong = pytest.raises(AssertionError, match="result 0: got") if fault else nullcontext()
+        with torch.no_grad(), wrong:
+            assert_as_good_as_call(got, call, *given)
+    assert layer.weight.dtype == torch.float32

@@ -13,7 +13,7 @@ import pytest
 import torch
 from compiler.test_models import build, step, tokens
 from fusewheel._core.cache_argument import cache_argument
-from oracle import assert_step_as_good_as_eager
+from oracle import assert_as_good_as_call, assert_step_as_good_as_eager
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -79,8 +79,8 @@ def _logits(compare: Any, model: Any, **given: Any) -> tuple[int, list[str]]:
     """What was found in a call whose logits are those of the model as it is."""
     call, recorder = compare.compile(model, "eager")
     with torch.no_grad():
-        got, expected = (run(**copy.deepcopy(given)).logits for run in (call, model))
-    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+        got = call(**copy.deepcopy(given))
+        assert_as_good_as_call(got.logits, model, **given)
     return _found(recorder.report())
 
 
@@ -105,8 +105,8 @@ def test_any_length(compare: Any) -> None:
     for length in (16, 23, 9):
         ids = tokens(length)
         torch._dynamo.mark_dynamic(ids, 1)
-        got, expected = (run(input_ids=ids, use_cache=False).logits for run in (call, model))
-        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+        got = call(input_ids=ids, use_cache=False)
+        assert_as_good_as_call(got.logits, model, input_ids=ids, use_cache=False)
     assert counter.frame_count == 1
     assert _found(recorder.report()) == (LAYERS, [])
 

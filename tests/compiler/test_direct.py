@@ -135,14 +135,19 @@ def test_a_replaced_layer(llama: Any) -> None:
 def test_training_afterwards(llama: Any) -> None:
     """Gradients are those of the model that was never frozen."""
     model, other, ids = frozen(llama), copy.deepcopy(llama), tokens(9, 2)
+    exact = copy.deepcopy(llama).double()
     text(model, ids)
-    for one in (model, other):
+    for one in (model, other, exact):
         one.train().requires_grad_(True)
     with pytest.warns(UserWarning, match="no longer frozen"):
         model(input_ids=ids, labels=ids).loss.backward()
-    other(input_ids=ids, labels=ids).loss.backward()
-    for found, expected in zip(model.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(found.grad, expected.grad, rtol=1e-3, atol=1e-4)
+    for one in (other, exact):
+        one(input_ids=ids, labels=ids).loss.backward()
+    got, eager, right = (
+        torch.cat([p.grad.double().flatten() for p in one.parameters()])
+        for one in (model, other, exact)
+    )
+    assert (got - right).norm() <= 2 * (eager - right).norm()
 
 
 def test_patterns_that_are_switched_off(llama: Any) -> None:

@@ -128,11 +128,13 @@ def test_training_step(compare: Any, name: str, dtype: torch.dtype, inner: str) 
 def test_dynamic_length(compare: Any) -> None:
     model, _ = _gpt2()
     model = model.train()
+    names = {"logits", *(name for name, _ in model.named_parameters())}
     compiled, recorder = compare.compile(model, "eager", dynamic=True)
     for _ in range(2):
         for length in (12, 17, 9):
             inputs = {"input_ids": torch.randint(3, 64, (2, length))}
-            got, expected = _step(model, compiled, inputs), _step(model, model, inputs)
-            for key in expected:
-                torch.testing.assert_close(got[key], expected[key], rtol=1e-4, atol=1e-4)
+            twin = copy.deepcopy(model).double()
+            calls = (model, compiled), (model, model), (twin, twin)
+            got, eager, exact = (_vector(_step(*c, inputs), names) for c in calls)
+            assert (got - exact).norm() <= 2 * (eager - exact).norm()
     assert _own(recorder.report().counts()) == {"gelu": 2 * recorder.graphs}

@@ -190,8 +190,8 @@ RULES = (
     ),
     Rule(
         ("columns",),
-        r"barrier\.wait\(\)",
-        "Threads run at once without it too, if not as surely.",
+        r"barrier\.wait\(\)|dist\.barrier\(\)",
+        "Threads run at once, and processes outlast each other, without it too, if not as surely.",
         new="pass",
     ),
     Rule(("columns",), r" in \(1\.25, 1\.75, 2\.25\)", "Any other whole part does.", old=r"2\.25"),

@@ -59,9 +59,10 @@ def test_a_small_part_counts_beside_a_logsumexp_of_zero(apart):
     exact = torch.log1p(torch.exp(-torch.tensor(apart, dtype=torch.float64)))
     for kind in (torch.float32, torch.float64):
         given = [t.to(kind) for t in (out, values, other, others)]
+        eager = torch.logaddexp(given[1], given[3]) / exact
         for function in (fusewheel.merge_attention, OPERATORS["merge_attention"].reference):
-            found = function(*given)[1].double()
-            torch.testing.assert_close(found, exact.expand(3), rtol=4e-7, atol=0)
+            found = function(*given)[1] / exact  # the result may be far below 1
+            assert_as_good_as_eager(found.to(kind), eager.to(kind), torch.ones(3).double())
 
 
 def test_the_parts_may_be_swapped_and_grouped_as_one_likes():
