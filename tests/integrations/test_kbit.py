@@ -32,7 +32,7 @@ def test_a_prepared_model_trains_its_adapters(kind: Literal["int4", "int8"]) -> 
     plain = _gradients(adapted, ids)
     assert len(plain) == 2 * 7 * 2 and all("lora_" in name for name in plain)
 
-    forwards = []
+    forwards: list[None] = []
     layer = adapted.get_base_model().model.layers[0]
     layer.self_attn.q_proj.register_forward_hook(lambda *_: forwards.append(None))
     base = adapted.get_base_model()
