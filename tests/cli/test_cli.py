@@ -180,6 +180,18 @@ def test_the_doctor_reads_its_own_options(monkeypatch: pytest.MonkeyPatch) -> No
     assert given == [("a::b", "--samples", "m:f", "--slow")]
 
 
+@pytest.mark.parametrize("name", ["nothing::gelu", "fusewheel::nothing", "fusewheel::gelu.nothing"])
+def test_the_doctor_names_an_operator_that_is_not_there(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        fusewheel.doctor.cli.main([name, "--samples", "os.path:join"])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("usage: fusewheel doctor")
+    assert f"there is no operator {name}; --import" in error
+
+
 def test_as_a_module(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "fusewheel", "nothing"], capture_output=True, text=True, check=False

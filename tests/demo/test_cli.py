@@ -85,7 +85,7 @@ def test_a_missing_dependency_says_what_to_install(monkeypatch, capsys):
         "find_spec",
         lambda name, *args: None if name == "gguf" else find_spec(name, *args),
     )
-    assert main([]) == 1
+    assert main([]) == 2
     error = capsys.readouterr().err
     assert "gguf" in error
     assert 'pip install "fusewheel[demo]"' in error

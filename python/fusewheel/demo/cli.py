@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
         check_dependencies()
     except MissingDependencyError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return 2
     try:
         return run(_settings(options), options.json, options.chart)
     except KeyboardInterrupt:
@@ -80,7 +80,7 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m fusewheel demo", description=_DESCRIPTION)
+    parser = argparse.ArgumentParser(prog="fusewheel demo", description=_DESCRIPTION)
     parser.add_argument(
         "--quick",
         action="store_true",

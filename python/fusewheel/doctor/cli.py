@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m fusewheel doctor", description=__doc__)
+    parser = argparse.ArgumentParser(prog="fusewheel doctor", description=__doc__)
     add = parser.add_argument
     add("operator", nargs="?", help="ns::name, ns::name.overload, or module:function")
     add("--samples", help="module:function that gives argument tuples; it imports the operator")

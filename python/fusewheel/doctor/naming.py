@@ -21,10 +21,19 @@ def named(name: str) -> Any:
 
 
 def operator_named(name: str) -> Any:
-    """The operator `ns::name` or `ns::name.overload`, or the function `module:function`."""
+    """The operator `ns::name` or `ns::name.overload`, or the function `module:function`.
+
+    Raises:
+        AttributeError: no operator, or no function of the module, has this name.
+    """
     if "::" not in name:
         return named(name)
     namespace, _, rest = name.partition("::")
     operator, _, overload = rest.partition(".")
-    packet = getattr(getattr(torch.ops, namespace), operator)
-    return getattr(packet, overload) if overload else packet
+    try:
+        packet = getattr(getattr(torch.ops, namespace), operator)
+        return getattr(packet, overload) if overload else packet
+    except AttributeError as error:
+        raise AttributeError(
+            f"there is no operator {name}; --import names a module that registers it"
+        ) from error
