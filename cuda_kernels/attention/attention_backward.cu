@@ -1,6 +1,6 @@
 // Gradients of attention: the scores are computed again, from them and the logsumexp the shares
 //
-// Each gradient has a kernel of its own, so that all that is added to one of its elements is added by
+// Each gradient has tasks of its own, so that all that is added to one of its elements is added by
 // one thread, in one order: that of queries by tiles of queries, those of keys and values by tiles of
 // keys.
 
@@ -20,97 +20,121 @@ struct Query {
 };
 
 template <typename T, Of of, int groups>
-__global__ void __launch_bounds__(kTileThreads)
-    gradient(const __grid_constant__ AttentionBackwardArgs args,
-             const __grid_constant__ Division division) {
+__device__ void gradient(const AttentionBackwardArgs& args, const Division& division, int64_t index,
+                         Accumulate<T>* shared) {
   using A = Accumulate<T>;
   constexpr bool kByQuery = of == Of::kQueries;
   const auto& forward = args.forward;
   const auto& shape = forward.shape;
   const int64_t group = shape.heads / shape.kv_heads;
-  FUSEWHEEL_DYNAMIC_SHARED(A, shared);
   A* weights = shared + 2 * kSlice<A>;
-  for (int64_t index = blockIdx.x; index < division.tasks; index += gridDim.x) {
-    const Task task(division, shape, index);
-    if (!task.exists) {
-      continue;
-    }
-    const Sequence& own = task.own;
-    const Band band = kByQuery ? by_query(own, shape) : by_key(own, shape);
-    const int64_t first_head = kByQuery ? task.head : task.head * group;
-    const int64_t end_head = kByQuery ? task.head + 1 : first_head + group;
-    const int64_t kv_head = first_head / group;
-    const Head<T> k(forward.k, task.batch, kv_head, own.key, own.keys, shape.size);
-    const Head<T> v(forward.v, task.batch, kv_head, own.key, own.keys, shape.value_size);
-    const int64_t column = task.part * kResultColumns<A, groups>;
-    Result<A, groups> result = {};
-    A dots[kOwnRows] = {};  // of the shares and their gradients
+  const Task task(division, shape, index);
+  if (!task.exists) {
+    return;
+  }
+  const Sequence& own = task.own;
+  const Band band = kByQuery ? by_query(own, shape) : by_key(own, shape);
+  const int64_t first_head = kByQuery ? task.head : task.head * group;
+  const int64_t end_head = kByQuery ? task.head + 1 : first_head + group;
+  const int64_t kv_head = first_head / group;
+  const Head<T> k(forward.k, task.batch, kv_head, own.key, own.keys, shape.size);
+  const Head<T> v(forward.v, task.batch, kv_head, own.key, own.keys, shape.value_size);
+  const int64_t column = task.part * kResultColumns<A, groups>;
+  Result<A, groups> result = {};
+  A dots[kOwnRows] = {};  // of the shares and their gradients
 
-    for (int64_t head = first_head; head < end_head; ++head) {
-      const Head<T> q(forward.q, task.batch, head, own.query, own.queries, shape.size);
-      const Head<T> grad(args.grad, task.batch, head, own.query, own.queries, shape.value_size);
-      const Scores<T> scores(forward, task.batch, head);
-      const A* logsumexp = row_values<A>(forward.logsumexp, shape, task.batch, head, own.query);
-      const A* delta = row_values<A>(args.delta, shape, task.batch, head, own.query);
-      const auto query_at = [&](int64_t query) -> Query<A> {
-        if (query >= own.queries) {
-          return {0, 0};
-        }
-        const A base = logsumexp[query];
-        return {base == kNothing<A> ? 0 : base, delta[query]};
-      };
-      const int64_t end = task.wrong ? 0 : band.end(band.last(task.first));
-      for (int64_t other = band.begin(task.first) / kTile * kTile; other < end; other += kTile) {
-        Tile<A> slopes;  // gradients of the shares, then of the scores
-        if constexpr (of != Of::kValues) {
-          multiply_rows(kByQuery ? grad : v, task.first, kByQuery ? v : grad, other, shared, slopes);
-        }
-        Tile<A> tile;
-        multiply_rows(kByQuery ? q : k, task.first, kByQuery ? k : q, other, shared, tile);
-        const bool whole = band.sees_all(task.first, other);
-#pragma unroll
-        for (int i = 0; i < kOwnRows; ++i) {
-          const int64_t row = task.first + own_row(i);
-#pragma unroll
-          for (int j = 0; j < kOwnColumns; ++j) {
-            const int64_t at = other + own_column(j);
-            const Query<A> query = query_at(kByQuery ? row : at);
-            A cap = 0;
-            const A score = scores.finish(tile[i][j], kByQuery ? row : at, kByQuery ? at : row,
-                                      whole || band.sees(row, at), cap);
-            // Of a key that is not seen the value may be infinite.
-            const bool seen = score != kNothing<A>;
-            const A share = seen ? exponential(score - query.base) : 0;
-            tile[i][j] = share;
-            if constexpr (of != Of::kValues) {
-              const A slope = share * (slopes[i][j] - query.delta) * (1 - cap * cap);
-              dots[i] += seen ? share * slopes[i][j] : 0;
-              tile[i][j] = seen ? slope : 0;
-            }
-          }
-        }
-        share(tile, weights);
-        const Head<T>& factor = kByQuery ? k : of == Of::kKeys ? q : grad;
-        add_products<kByQuery>(weights, factor, other, column, shared, result);
+  for (int64_t head = first_head; head < end_head; ++head) {
+    const Head<T> q(forward.q, task.batch, head, own.query, own.queries, shape.size);
+    const Head<T> grad(args.grad, task.batch, head, own.query, own.queries, shape.value_size);
+    const Scores<T> scores(forward, task.batch, head);
+    const A* logsumexp = row_values<A>(forward.logsumexp, shape, task.batch, head, own.query);
+    const A* delta = row_values<A>(args.delta, shape, task.batch, head, own.query);
+    const auto query_at = [&](int64_t query) -> Query<A> {
+      if (query >= own.queries) {
+        return {0, 0};
       }
-    }
-
-    const View& to = kByQuery ? args.grad_q : of == Of::kKeys ? args.grad_k : args.grad_v;
-    const Head<T> out(to, task.batch, task.head, kByQuery ? own.query : own.key, band.rows,
-                      of == Of::kValues ? shape.value_size : shape.size);
-    const A scale = task.wrong ? static_cast<A>(NAN)
-                               : of == Of::kValues ? 1 : static_cast<A>(shape.scale);
-    store_result<groups>(out, task.first, column, result,
-                         [&](int, A value) { return value * scale; });
-    if (kByQuery && args.dots != nullptr && task.part == 0) {
+      const A base = logsumexp[query];
+      return {base == kNothing<A> ? 0 : base, delta[query]};
+    };
+    const int64_t end = task.wrong ? 0 : band.end(band.last(task.first));
+    for (int64_t other = band.begin(task.first) / kTile * kTile; other < end; other += kTile) {
+      Tile<A> slopes;  // gradients of the shares, then of the scores
+      if constexpr (of != Of::kValues) {
+        multiply_rows(kByQuery ? grad : v, task.first, kByQuery ? v : grad, other, shared, slopes);
+      }
+      Tile<A> tile;
+      multiply_rows(kByQuery ? q : k, task.first, kByQuery ? k : q, other, shared, tile);
+      const bool whole = band.sees_all(task.first, other);
 #pragma unroll
       for (int i = 0; i < kOwnRows; ++i) {
-        const A dot = task.wrong ? static_cast<A>(NAN) : warp_reduce<Plus>(dots[i], kAcross);
-        const int64_t query = task.first + own_row(i);
-        if (own_column(0) == 0 && query < own.queries) {
-          row_values<A>(args.dots, shape, task.batch, task.head, own.query)[query] = dot;
+        const int64_t row = task.first + own_row(i);
+#pragma unroll
+        for (int j = 0; j < kOwnColumns; ++j) {
+          const int64_t at = other + own_column(j);
+          const Query<A> query = query_at(kByQuery ? row : at);
+          A cap = 0;
+          const A score = scores.finish(tile[i][j], kByQuery ? row : at, kByQuery ? at : row,
+                                    whole || band.sees(row, at), cap);
+          // Of a key that is not seen the value may be infinite.
+          const bool seen = score != kNothing<A>;
+          const A share = seen ? exponential(score - query.base) : 0;
+          tile[i][j] = share;
+          if constexpr (of != Of::kValues) {
+            const A slope = share * (slopes[i][j] - query.delta) * (1 - cap * cap);
+            dots[i] += seen ? share * slopes[i][j] : 0;
+            tile[i][j] = seen ? slope : 0;
+          }
         }
       }
+      share(tile, weights);
+      const Head<T>& factor = kByQuery ? k : of == Of::kKeys ? q : grad;
+      add_products<kByQuery>(weights, factor, other, column, shared, result);
+    }
+  }
+
+  const View& to = kByQuery ? args.grad_q : of == Of::kKeys ? args.grad_k : args.grad_v;
+  const Head<T> out(to, task.batch, task.head, kByQuery ? own.query : own.key, band.rows,
+                    of == Of::kValues ? shape.value_size : shape.size);
+  const A scale = task.wrong ? static_cast<A>(NAN)
+                             : of == Of::kValues ? 1 : static_cast<A>(shape.scale);
+  store_result<groups>(out, task.first, column, result,
+                       [&](int, A value) { return value * scale; });
+  if (kByQuery && args.dots != nullptr && task.part == 0) {
+#pragma unroll
+    for (int i = 0; i < kOwnRows; ++i) {
+      const A dot = task.wrong ? static_cast<A>(NAN) : warp_reduce<Plus>(dots[i], kAcross);
+      const int64_t query = task.first + own_row(i);
+      if (own_column(0) == 0 && query < own.queries) {
+        row_values<A>(args.dots, shape, task.batch, task.head, own.query)[query] = dot;
+      }
+    }
+  }
+}
+
+// The tasks of the three gradients, those with the most products first.
+struct Divisions {
+  Division keys;
+  Division values;
+  Division queries;
+
+  int64_t tasks() const { return keys.tasks + values.tasks + queries.tasks; }
+};
+
+// All gradients in one launch: they read the same rows, which the second cache holds meanwhile.
+template <typename T, int groups>
+__global__ void __launch_bounds__(kTileThreads)
+    gradients(const __grid_constant__ AttentionBackwardArgs args,
+              const __grid_constant__ Divisions of, int64_t tasks) {
+  FUSEWHEEL_DYNAMIC_SHARED(Accumulate<T>, shared);
+  for (int64_t index = blockIdx.x; index < tasks; index += gridDim.x) {
+    const int64_t value = index - of.keys.tasks;
+    const int64_t query = value - of.values.tasks;
+    if (value < 0) {
+      gradient<T, Of::kKeys, groups>(args, of.keys, index, shared);
+    } else if (query < 0) {
+      gradient<T, Of::kValues, groups>(args, of.values, value, shared);
+    } else {
+      gradient<T, Of::kQueries, groups>(args, of.queries, query, shared);
     }
   }
 }
@@ -184,24 +208,6 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   }
 }
 
-template <Of of>
-void launch_gradient(const char* op, const AttentionBackwardArgs& args, const PackedRows& packed,
-                     Stream stream) {
-  const auto& shape = args.forward.shape;
-  const int64_t size = of == Of::kValues ? shape.value_size : shape.size;
-  for_tiles(shape.dtype, size, [&](auto zero, auto groups) {
-    using T = decltype(zero);
-    using A = Accumulate<T>;
-    constexpr int kGroups = decltype(groups)::value;
-    constexpr bool kByQuery = of == Of::kQueries;
-    const Division division(shape.batch, kByQuery ? shape.heads : shape.kv_heads,
-                            kByQuery ? shape.queries : shape.keys, size,
-                            kResultColumns<A, kGroups>, kByQuery ? packed.queries : packed.keys);
-    launch(op, gradient<T, of, kGroups>, blocks_for(division.tasks, 1), kTileThreads,
-           kTileBytes<A>, stream, args, division);
-  });
-}
-
 void launch_gradients(const char* op, const AttentionBackwardArgs& args, const PackedRows& packed,
                       Stream stream) {
   const auto& shape = args.forward.shape;
@@ -211,9 +217,20 @@ void launch_gradients(const char* op, const AttentionBackwardArgs& args, const P
     launch(op, subtract<T>, blocks_for(rows.tasks, 1), kTileThreads, kTileBytes<Accumulate<T>>,
            stream, args, rows);
   });
-  launch_gradient<Of::kQueries>(op, args, packed, stream);
-  launch_gradient<Of::kKeys>(op, args, packed, stream);
-  launch_gradient<Of::kValues>(op, args, packed, stream);
+  const int64_t widest = shape.size > shape.value_size ? shape.size : shape.value_size;
+  for_tiles(shape.dtype, widest, [&](auto zero, auto groups) {
+    using T = decltype(zero);
+    using A = Accumulate<T>;
+    constexpr int kGroups = decltype(groups)::value;
+    const auto divide = [&](int64_t heads, int64_t rows, int64_t size, const Packed& sequences) {
+      return Division(shape.batch, heads, rows, size, kResultColumns<A, kGroups>, sequences);
+    };
+    const Divisions of{divide(shape.kv_heads, shape.keys, shape.size, packed.keys),
+                       divide(shape.kv_heads, shape.keys, shape.value_size, packed.keys),
+                       divide(shape.heads, shape.queries, shape.size, packed.queries)};
+    launch(op, gradients<T, kGroups>, blocks_for(of.tasks(), 1), kTileThreads, kTileBytes<A>,
+           stream, args, of, of.tasks());
+  });
   if (args.grad_sinks != nullptr) {
     for_dtype(shape.dtype, [&](auto zero) {
       launch(op, sink_gradient<decltype(zero)>, blocks_for(shape.heads, 1), 256, 0, stream, args);

@@ -46,10 +46,24 @@ constexpr size_t kTileBytes = sizeof(A) * (2 * kSlice<A> + kTile * kWeightStride
 template <typename A, int groups>
 constexpr int kResultColumns = kAcross * kLanes<A> * groups;
 
-// Where a thread's vector of a group begins, in the columns of its block.
+// Where a thread's vector of a group begins, in the columns of its block as they are in shared memory.
 template <typename A>
-__device__ int result_column(int group) {
+__device__ int shared_column(int group) {
   return (own_column(0) + kAcross * group) * kLanes<A>;
+}
+
+// Whether a thread's two vectors of the result are neighbours, which together are one of the tensor's. In
+// shared memory the first halves of all such vectors come before the second halves: neighbouring
+// threads read, and write, neighbouring bytes.
+template <typename T, int groups>
+constexpr bool kPairs = groups == 2 && kLanes<T> == 2 * kLanes<Accumulate<T>>;
+
+// Where a thread's vector of a group begins in the tensor, in the columns of its block.
+template <typename T, int groups>
+__device__ int result_column(int group) {
+  constexpr int V = kLanes<Accumulate<T>>;
+  return kPairs<T, groups> ? (own_column(0) * 2 + group) * V
+                           : shared_column<Accumulate<T>>(group);
 }
 
 template <typename A>
@@ -84,8 +98,8 @@ struct Head {
 };
 
 // A part of a head to shared memory; zeros beyond its ends and, with `clean`, instead of what is not
-// finite.
-template <int rows, int columns, int stride, bool clean, typename T>
+// finite. With `halves`, the first halves of a row's vectors come first.
+template <int rows, int columns, int stride, bool clean, bool halves = false, typename T>
 __device__ void load_part(const Head<T>& head, int64_t first, int64_t column, Accumulate<T>* to) {
   using A = Accumulate<T>;
   constexpr int V = kLanes<T>;
@@ -112,7 +126,19 @@ __device__ void load_part(const Head<T>& head, int64_t first, int64_t column, Ac
         values[k] = values[k] * 0 == 0 ? values[k] : A{};
       }
     }
-    store(to + own * stride + at, values);
+    if constexpr (halves) {
+      A front[V / 2];
+      A back[V / 2];
+#pragma unroll
+      for (int k = 0; k < V / 2; ++k) {
+        front[k] = values[k];
+        back[k] = values[V / 2 + k];
+      }
+      store(to + own * stride + at / 2, front);
+      store(to + own * stride + columns / 2 + at / 2, back);
+    } else {
+      store(to + own * stride + at, values);
+    }
   }
 }
 
@@ -183,7 +209,7 @@ __device__ void add_products(const Accumulate<T>* weights, const Head<T>& b, int
   static_assert(kDepth<A> * kColumns <= 2 * kSlice<A>, "a slice fits");
   for (int k = 0; k < kTile && other + k < b.rows; k += kDepth<A>) {
     __syncthreads();  // what was there has been read
-    load_part<kDepth<A>, kColumns, kColumns, clean>(b, other + k, column, shared);
+    load_part<kDepth<A>, kColumns, kColumns, clean, kPairs<T, groups>>(b, other + k, column, shared);
     __syncthreads();
 #pragma unroll 2
     for (int d = 0; d < kDepth<A>; d += kLanes<A>) {
@@ -192,7 +218,7 @@ __device__ void add_products(const Accumulate<T>* weights, const Head<T>& b, int
       for (int l = 0; l < kLanes<A>; ++l) {
 #pragma unroll
         for (int g = 0; g < groups; ++g) {
-          load(shared + (d + l) * kColumns + result_column<A>(g), values[l][g]);
+          load(shared + (d + l) * kColumns + shared_column<A>(g), values[l][g]);
         }
       }
 #pragma unroll
@@ -200,13 +226,16 @@ __device__ void add_products(const Accumulate<T>* weights, const Head<T>& b, int
         A row[kLanes<A>];
         load(weights + own_row(i) * kWeightStride<A> + k + d, row);
 #pragma unroll
-        for (int l = 0; l < kLanes<A>; ++l) {
+        for (int g = 0; g < groups; ++g) {
 #pragma unroll
-          for (int g = 0; g < groups; ++g) {
+          for (int m = 0; m < kLanes<A>; ++m) {
+            // A few products first: each addition to a long sum errs by the sum's last place.
+            A sum = row[0] * values[0][g][m];
 #pragma unroll
-            for (int m = 0; m < kLanes<A>; ++m) {
-              result[i][g][m] = multiply_add(row[l], values[l][g][m], result[i][g][m]);
+            for (int l = 1; l < kLanes<A>; ++l) {
+              sum = multiply_add(row[l], values[l][g][m], sum);
             }
+            result[i][g][m] += sum;
           }
         }
       }
@@ -218,7 +247,9 @@ __device__ void add_products(const Accumulate<T>* weights, const Head<T>& b, int
 template <int groups, typename T, typename Finish>
 __device__ void store_result(const Head<T>& to, int64_t first, int64_t column,
                              const Result<Accumulate<T>, groups>& result, const Finish& finish) {
-  constexpr int V = kLanes<Accumulate<T>>;
+  using A = Accumulate<T>;
+  constexpr int kTogether = kPairs<T, groups> ? 2 : 1;
+  constexpr int V = kTogether * kLanes<A>;
   // One access, whatever a compiler makes of an array.
   using Vector = std::conditional_t<V * sizeof(T) == sizeof(uint4), uint4, uint64_t>;
   static_assert(sizeof(Vector) == V * sizeof(T), "a vector of results");
@@ -226,15 +257,15 @@ __device__ void store_result(const Head<T>& to, int64_t first, int64_t column,
   for (int i = 0; i < kOwnRows; ++i) {
     const int64_t row = first + own_row(i);
 #pragma unroll
-    for (int g = 0; g < groups; ++g) {
-      const int64_t at = column + result_column<Accumulate<T>>(g);
+    for (int g = 0; g < groups; g += kTogether) {
+      const int64_t at = column + result_column<T, groups>(g);
       const int64_t live = row < to.rows ? to.size - at : 0;
       const bool whole = to.vectors && live >= V;
       T* own = to.data + row * to.row + at * to.element;
       T values[V];
 #pragma unroll
       for (int m = 0; m < V; ++m) {
-        narrow(finish(i, result[i][g][m]), values[m]);
+        narrow(finish(i, result[i][g + m / kLanes<A>][m % kLanes<A>]), values[m]);
         if (!whole && m < live) {
           own[m * to.element] = values[m];
         }

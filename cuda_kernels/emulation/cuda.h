@@ -10,8 +10,9 @@
 //
 // What it cannot find: threads do not run at the same time, warps are not in lockstep, memory is
 // always coherent and launches are over when they return. So missing synchronisation of streams, too
-// many registers, failed launches and how long anything takes stay unseen. There are no atomics. Tensor
-// cores and asynchronous copies are in tensor.h: a read before the wait for a copy gets NaN.
+// many registers, failed launches and how long anything takes stay unseen. There are no atomics, and
+// no kernel may use any: blocks run one after another. Tensor cores and asynchronous copies are in
+// tensor.h: a read before the wait for a copy gets NaN.
 #pragma once
 
 #include "fibers.h"

@@ -21,77 +21,97 @@ __device__ A dot(const A (&a)[V], const A (&b)[V]) {
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-// y = x * transposed weight + bias, for at most R rows. A warp has C columns of y: it adds up what
-// its lanes' vectors of the weight give, in an order that depends on the shape alone.
+// What lane `half` of two reads first: the words of 128 bits whose elements begin there.
+__device__ inline uint4 turned(const uint4& bits, int half) {
+  return half == 0 ? bits : uint4{bits.z, bits.w, bits.x, bits.y};
+}
+
+// y = x * transposed weight + bias, for at most R rows. A warp has 2 columns of y, each half of its
+// lanes one of them, and adds up what their vectors of the weight give, in an order that depends on the
+// shape alone.
+//
+// Both halves need the same part of x, which is twice as wide as what a lane reads at a time. One half
+// begins with the front of it, the other with the back, so that neighbouring bytes are asked for
+// together.
 template <typename X, typename Codes, int R, int C>
 __global__ void __launch_bounds__(kWarp* kLinearWarps, 1)  // the 1: rather fewer blocks than spills
     few_rows(const __grid_constant__ LinearArgs args,
              const __grid_constant__ WeightReader<Codes> weight, bool aligned) {
   using A = Accumulate<X>;
   constexpr int V = Codes::kPart;
-  static_assert(R * C <= kWarp, "a lane for each result");
-  const int lane = threadIdx.x;
+  constexpr int kHalf = kWarp / C;
+  constexpr int kAtOnce = 2;  // vectors of a lane, whose loads are under way together
+  static_assert(C == 2 && R <= kHalf, "a lane for each result");
+  const int lane = threadIdx.x % kHalf;
+  const int half = threadIdx.x / kHalf;
   const int64_t columns = args.weight.rows;
   const int64_t size = args.weight.columns;
   const int64_t warp = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   const int64_t warps = static_cast<int64_t>(gridDim.x) * blockDim.y;
   for (int64_t n = warp * C; n < columns; n += warps * C) {
-    A sums[R][C] = {};
-    for (int64_t vector = lane; vector < weight.vectors(); vector += kWarp) {
-      uint4 bits[C];
-      Scale<A> scales[C];
+    const int64_t column = n + half;
+    const int64_t own = column < columns ? column : columns - 1;
+    A sums[R] = {};
+    for (int64_t begin = lane; begin < weight.vectors(); begin += kHalf * kAtOnce) {
+      uint4 bits[kAtOnce];
+      Scale<A> scales[kAtOnce];
 #pragma unroll
-      for (int c = 0; c < C; ++c) {
-        const int64_t row = n + c < columns ? n + c : columns - 1;
-        bits[c] = weight.bits(row, vector);
-        scales[c] = weight.template scale<A>(row, vector);
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int64_t vector = begin + i * kHalf;
+        if (vector < weight.vectors()) {
+          bits[i] = turned(weight.bits(own, vector), half);
+          scales[i] = weight.template scale<A>(own, vector);
+        }
       }
 #pragma unroll
-      for (int part = 0; part < Codes::kParts; ++part) {
+      for (int i = 0; i < kAtOnce * Codes::kParts; ++i) {
+        const int64_t vector = begin + i / Codes::kParts * kHalf;
+        if (vector >= weight.vectors()) {
+          break;
+        }
+        const int part = i % Codes::kParts;
         const int64_t k = vector * weight.kElements + part * V;
-        A w[C][V];
+        A w[V];
+        Codes::decode(bits[i / Codes::kParts], part, scales[i / Codes::kParts], w);
 #pragma unroll
-        for (int c = 0; c < C; ++c) {
-          Codes::decode(bits[c], part, scales[c], w[c]);
-          if (size - k < V) {
+        for (int piece = 0; piece < 2; ++piece) {
+          constexpr int kPiece = V / 2;
+          const int64_t at = k + (piece ^ half) * kPiece;
+          const int64_t live = size - at;
+          const bool whole = live >= kPiece;
+          A own_w[kPiece];
+#pragma unroll
+          for (int j = 0; j < kPiece; ++j) {
             // Zero times an infinite scale is not zero.
-#pragma unroll
-            for (int i = 0; i < V; ++i) {
-              w[c][i] = i < size - k ? w[c][i] : A{};
-            }
+            own_w[j] = whole || j < live ? w[piece * kPiece + j] : A{};
           }
-        }
 #pragma unroll
-        for (int r = 0; r < R; ++r) {
-          if (r < args.rows) {
-            const auto* x = static_cast<const X*>(args.x) + r * args.x_stride + k;
-            A values[V];
-            if (aligned && size - k >= V) {
-              load(x, values);
-            } else {
-              load(x, values, size - k);
-            }
-#pragma unroll
-            for (int c = 0; c < C; ++c) {
-              sums[r][c] += dot(values, w[c]);
+          for (int r = 0; r < R; ++r) {
+            if (r < args.rows) {
+              const auto* x = static_cast<const X*>(args.x) + r * args.x_stride + at;
+              A values[kPiece];
+              if (aligned && whole) {
+                load(x, values);
+              } else {
+                load(x, values, live);
+              }
+              sums[r] += dot(values, own_w);
             }
           }
         }
       }
     }
-    A own = 0;
+    A result = 0;
 #pragma unroll
-    for (int i = 0; i < R * C; ++i) {
-      const A sum = warp_sum(sums[i / C][i % C]);
-      own = lane == i ? sum : own;
+    for (int r = 0; r < R; ++r) {
+      const A sum = warp_reduce<Plus>(sums[r], kHalf);
+      result = lane == r ? sum : result;
     }
-    const int64_t row = lane / C;
-    const int64_t column = n + lane % C;
-    if (row < R && row < args.rows && column < columns) {
+    if (lane < R && lane < args.rows && column < columns) {
       if (args.bias != nullptr) {
-        own += load_one<A>(args.bias, args.bias_dtype, column);
+        result += load_one<A>(args.bias, args.bias_dtype, column);
       }
-      store_one(own, args.y, args.y_dtype, row * columns + column);
+      store_one(result, args.y, args.y_dtype, lane * columns + column);
     }
   }
 }

@@ -40,7 +40,8 @@ class Case:
         make: the arguments for a number of rows.
         counted: the rows that are counted.
         full: the rows that are predicted.
-        partials: bytes of partial sums that are written and read again; they count as needed.
+        partials: bytes that one launch leaves for another, or that both must read; they count as
+            needed.
         products: whether the time of its multiplications is predicted too.
     """
 
@@ -63,7 +64,7 @@ class Case:
         return OPERATORS[self.operator]
 
     def minimum(self, rows: int) -> int:
-        """Bytes of every argument and result, once, and of the partial sums."""
+        """Bytes of every argument and result, once, and what `partials` says."""
         with FakeTensorMode():
             arguments = self.make(rows)
             results = self.declared.overload(*arguments)
@@ -177,7 +178,17 @@ def attention_backward(length: int) -> Arguments:
     q, k, v = attention(length)
     rows = wide(*q.shape[:-1])
     options = -1, 0, HEAD**-0.5, 0.0
-    return q, rows, q, k, v, None, None, q.clone(), rows.clone(), *options
+    grad, out = q.clone(), q.clone()
+    return grad, rows, q, k, v, None, None, out, rows.clone(), *options
+
+
+def attention_products(length: int) -> int:
+    """Bytes of the product of each query's gradient and result, written and read; `grad` again.
+
+    A key's gradient begins with these products of all queries, so a launch before reads `grad`.
+    """
+    queries = HEADS // 8 * length
+    return 2 * 4 * queries + 2 * queries * HEAD
 
 
 def decoding(keys: int) -> Arguments:
@@ -267,6 +278,7 @@ def _cases() -> Iterator[Case]:
         attention_backward,
         128,
         4096,
+        attention_products,
         products=True,
     )
     yield Case("attention_decode", "32 + 8 heads, 8192 keys of 128", decoding, 1024, 8192)

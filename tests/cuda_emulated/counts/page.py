@@ -37,7 +37,10 @@ MEANINGS = {
     "arguments and results. What is read again counts once if caches still hold it: a warp may "
     "fetch its part of 64 KB a block in between. A block has 227 KB of shared memory, as on an "
     "H100; where it has less, `cross_entropy` reads a part of a long row again. The partial sums "
-    "of a norm's gradient count as needed.",
+    "of a norm's gradient count as needed. So does what the two launches of `attention_backward` "
+    "share: a key's gradient begins with the product of every query's gradient and result, which "
+    "a launch before computes; both launches read `grad`. (At the full shape these are 4 MB, which "
+    "the second cache of each of these GPUs holds from one launch to the next.)",
     "sectors": "Pieces of 32 bytes that the instructions touch, divided by the pieces that would "
     "hold the bytes that they ask for. It is 1 if neighbouring lanes read neighbouring bytes.",
     "conflicts": "Passes through shared memory, divided by the passes without conflicts between "
@@ -55,10 +58,11 @@ A figure outside of its gate is **bold**. It is also listed in
 without the list being changed.
 
 Races have no figure: there must be none. If a thread writes a byte, another thread of its block
-accesses that byte only after a barrier, and another block of the launch does not access it. No
-kernel reads shared memory that its block has not written. Every operator is checked with all the
-float32 samples of its tests, and those that have kernels for tensor cores with the bfloat16 ones
-too; other dtypes are not checked.
+accesses that byte only after a barrier, and another block of the launch does not access it. So it
+changes nothing in which order blocks run, or which run side by side; a test holds that no kernel
+has atomics or another way to wait for a block. No kernel reads shared memory that its block has not
+written. Every operator is checked with all the float32 samples of its tests, and those that have
+kernels for tensor cores with the bfloat16 ones too; other dtypes are not checked.
 """
 
 PREDICTION = f"""
