@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import shutil
@@ -34,9 +35,9 @@ def program() -> Path:
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         raise NoCompilerError("no C++ compiler: neither CXX nor the path names one")
-    folder = tempfile.TemporaryDirectory()
-    program.folder = folder  # type: ignore[attr-defined]  # as long as the function
-    path = Path(folder.name) / SOURCE.stem
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = Path(folder) / SOURCE.stem
     here = Path(torch.__file__).parent
     flags = ("-std=c++20", f"-D_GLIBCXX_USE_CXX11_ABI={int(cxx11_abi)}")
     links = (f"-L{here / 'lib'}", f"-Wl,-rpath,{here / 'lib'}", "-ltorch_cpu", "-lc10", "-ldl")
