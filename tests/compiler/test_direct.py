@@ -66,6 +66,19 @@ def test_models(name: str) -> None:
         assert torch.equal(text(model, ids), text(original, ids))
 
 
+@NIGHTLY
+@pytest.mark.parametrize("name", MODELS)
+def test_ten_long_texts(name: str) -> None:
+    """Eager's tokens, for prompts of many lengths."""
+    original = build(name, num_hidden_layers=2, max_position_embeddings=512)
+    model = frozen(original)
+    torch.manual_seed(1)
+    for length in range(3, 43, 4):
+        ids = tokens(length, 1)
+        expected = text(original, ids, max_new_tokens=200)
+        assert torch.equal(text(model, ids, max_new_tokens=200), expected)
+
+
 def test_a_prompt_of_one_token(llama: Any) -> None:
     model, ids = frozen(llama), tokens(1, 1)
     assert torch.equal(text(model, ids), text(llama, ids))
