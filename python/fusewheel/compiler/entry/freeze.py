@@ -80,11 +80,15 @@ def freeze(
     guards = torch.compiler.skip_guard_on_all_nn_modules_unsafe
     own = {**(options or {}), "guard_filter_fn": guards}
     layers = EqualLayers(model)
-    model.compile(backend=_Backend(layers), options=own, **settings)
-    call = _Frozen(model, layers, compiled_call(model), dict(options or {}), settings)
+    compile_ = functools.partial(
+        torch.compile, model._call_impl, backend=_Backend(layers), options=own, **settings
+    )
+    call = _Frozen(model, layers, compile_, dict(options or {}), settings)
     inner = own.get("inner")
     if not settings and set(options or {}) <= {"inner"} and inner in (None, "none", "engine"):
         call.direct = DirectCalls(model, functools.partial(without_code, inner))
+    else:
+        call.compile()  # wrong settings are an error here
     set_compiled_call(model, call)
     return model
 
@@ -146,13 +150,13 @@ class _Frozen:
         self,
         model: torch.nn.Module,
         layers: EqualLayers,
-        compiled: Callable[..., Any],
+        compile_: Callable[[], Callable[..., Any]],
         options: dict[str, Any],
         settings: dict[str, Any],
     ) -> None:
         self.direct: DirectCalls | None = None
         self._model = model
-        self._compiled = compiled
+        self._compile = functools.cache(compile_)
         self._again = {"options": options or None, **settings}
         self._calls = 0
         self._text = _Text({})
@@ -195,23 +199,28 @@ class _Frozen:
         self._model.compile(backend="fusewheel", **self._again)
         return compiled_call(self._model)(*args, **kwargs)
 
+    def compile(self) -> Callable[..., Any]:
+        """The model by Dynamo, made when it is first needed: many modules are imported for it."""
+        return self._compile()
+
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         if self.direct is not None and (program := self.direct.program(args, kwargs)) is not None:
             return program()
         if self._calls >= _COMPILING:
-            return self._compiled(*args, **kwargs)
+            return self.compile()(*args, **kwargs)
         self._calls += 1
         return self._compiling(*args, **kwargs)
 
     def _compiling(self, *args: Any, **kwargs: Any) -> Any:
+        compiled = self.compile()
         with without_collections():
             try:
                 with self._layers.traced_once():
-                    return self._compiled(*args, **kwargs)
+                    return compiled(*args, **kwargs)
             except Exception:
                 if not self._layers.mixed_up:
                     raise
-            return self._compiled(*args, **kwargs)
+            return compiled(*args, **kwargs)
 
     def _is_unchanged(self) -> bool:
         try:
