@@ -12,8 +12,8 @@ SPILLED = {
     # 128 and 184 bytes, on sm_100 alone: 32 rows of x and the sums of 32 columns.
     "linear_tiles<__nv_bfloat16, Int8Tiles, 2>",
     "linear_tiles<__nv_bfloat16, Int4Tiles, 2>",
-    # 248 bytes on sm_90: a tile of scores and one of results, in the registers of 128 threads, once
-    # for each of the three gradients.
+    # 248 bytes on sm_90, 236 on sm_80 and sm_89, none on sm_100: a tile of scores and one of
+    # results, in the registers of 128 threads, once for each of the three gradients.
     "gradients<__nv_bfloat16, 2>",
     # 40 bytes, on sm_100 alone.
     "attend_part<__nv_bfloat16, float, 4>",
