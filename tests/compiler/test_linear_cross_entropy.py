@@ -132,6 +132,19 @@ def test_dynamic_shapes(compare: Any) -> None:
         assert recorder.graphs == 1 and recorder.report().counts() == DONE, recorder.report()
 
 
+@pytest.mark.parametrize("inner", ["eager", "aot_eager"])
+def test_a_slice_up_to_a_size_of_run_time(compare: Any, inner: str) -> None:
+    def loss(x: Tensor, w: Tensor, t: Tensor) -> Tensor:
+        logits = F.linear(x, w)[:, : t.shape[1] - 1]
+        return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), t[:, 1:].reshape(-1))
+
+    compiled, recorder = compare.compile(loss, inner, dynamic=True)
+    for length in (6, 9, 4):
+        x, w = torch.randn(2, length, 8).requires_grad_(), torch.randn(5, 8).requires_grad_()
+        assert_step(compiled, loss, x, w, torch.randint(5, (2, length)))
+    assert recorder.report().counts() == DONE, recorder.report()
+
+
 def test_slices_that_name_all_classes(compare: Any) -> None:
     """The bound that is the number of classes is not one of the features."""
 

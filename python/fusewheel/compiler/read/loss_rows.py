@@ -165,11 +165,8 @@ def _index(node: Node, classes: int) -> Index | None:
     if items.count(Ellipsis) == 1:
         at = items.index(Ellipsis)
         items[at : at + 1] = [slice(None)] * (len(before) - len(items) + 1)
-    for item in items:
-        if not isinstance(item, slice):
-            return None
-        if not all(isinstance(b, int | None) for b in (item.start, item.stop, item.step)):
-            return None
+    if not all(isinstance(item, slice) for item in items):
+        return None
     # A slice with the size of its dimension takes all of it.
     return tuple(items[:classes]) if same_size(before[-1], after[-1]) else None  # type: ignore[arg-type]
 
