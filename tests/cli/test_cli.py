@@ -139,13 +139,37 @@ def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "_FUSEWHEEL_COMPLETE" in run(capsys, "completion", shell)
 
 
-def test_completion_knows_the_commands(
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("qu", ["quantize"]),
+        ("bench rms", ["rms_norm"]),
+        ("demo --js", ["--json"]),
+        ("demo --isa av", ["avx2"]),
+        ("doctor my::op --sam", ["--samples"]),
+        ("doctor --columns eager ga", ["gaps"]),
+        ("doctor --conformance page --operators rms_norm silu", ["silu_mul", "silu_mul_backward"]),
+    ],
+)
+def test_what_is_completed(
+    words: str,
+    completed: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("_FUSEWHEEL_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", f"fusewheel {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+    assert run(capsys).split() == [f"plain,{word}" for word in completed]
+
+
+def test_files_are_completed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("_FUSEWHEEL_COMPLETE", "zsh_complete")
-    monkeypatch.setenv("COMP_WORDS", "fusewheel qu")
-    monkeypatch.setenv("COMP_CWORD", "1")
-    assert "quantize" in run(capsys)
+    monkeypatch.setenv("_FUSEWHEEL_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "fusewheel doctor --markdown rep")
+    monkeypatch.setenv("COMP_CWORD", "3")
+    assert run(capsys).split() == ["file,rep"]
 
 
 @pytest.mark.parametrize(

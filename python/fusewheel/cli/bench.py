@@ -12,6 +12,7 @@ import click
 
 from fusewheel._core.progress import progress
 from fusewheel._core.report import BaseReport
+from fusewheel.cli.complete import items, timed_names
 
 if TYPE_CHECKING:
     from fusewheel.dispatch.operator import Operator
@@ -103,7 +104,12 @@ def _call(function: Callable[..., Any], given: tuple[Any, ...]) -> Callable[[], 
 
 
 @click.command(short_help="Time operators beside eager PyTorch.")
-@click.argument("names", nargs=-1, metavar="[OPERATOR]...")
+@click.argument(
+    "names",
+    nargs=-1,
+    metavar="[OPERATOR]...",
+    shell_complete=lambda ctx, param, incomplete: items(timed_names(), incomplete),
+)
 @click.option("--dtype", type=click.Choice(DTYPES), default="float32", show_default=True)
 @click.option("--threads", type=click.IntRange(1), help="PyTorch's threads (default: its own).")
 @click.option(

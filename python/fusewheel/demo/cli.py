@@ -26,7 +26,7 @@ The exit status is 1 if a mode fails, or if its results in fp32 differ from eage
 
 def main(argv: Sequence[str]) -> int:
     """Run the demo; returns the exit code."""
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     try:
         check_dependencies()
     except MissingDependencyError as error:
@@ -79,17 +79,18 @@ def _settings(options: argparse.Namespace) -> Settings:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="fusewheel demo", description=_DESCRIPTION)
-    parser.add_argument(
+def parser() -> argparse.ArgumentParser:
+    """The options of `fusewheel demo`."""
+    found = argparse.ArgumentParser(prog="fusewheel demo", description=_DESCRIPTION)
+    found.add_argument(
         "--quick",
         action="store_true",
         help=f"finish in about three minutes on two cores: only the first {QUICK.layers} layers "
         "of the model, shorter text, fewer repeats, training only if time is left",
     )
-    parser.add_argument("--json", type=_output, metavar="FILE", help="write all figures to FILE")
-    parser.add_argument("--chart", type=_output, metavar="FILE", help="draw the ratios, as a PNG")
-    parser.add_argument(
+    found.add_argument("--json", type=_output, metavar="FILE", help="write all figures to FILE")
+    found.add_argument("--chart", type=_output, metavar="FILE", help="draw the ratios, as a PNG")
+    found.add_argument(
         "--modes",
         type=_mode_list,
         metavar="LIST",
@@ -97,32 +98,32 @@ def _parser() -> argparse.ArgumentParser:
         help=f"modes to compare, separated by commas (default: {','.join(MODES)}); every name "
         "but 'eager' is a backend of torch.compile",
     )
-    parser.add_argument(
+    found.add_argument(
         "--dtypes",
         type=_dtype_list,
         metavar="LIST",
         help=f"number formats, separated by commas (default: {','.join(FORMATS)}; "
         f"with --quick: {','.join(QUICK.dtypes)}); int4 runs the blocks of the file",
     )
-    parser.add_argument(
+    found.add_argument(
         "--isa",
         choices=LEVELS,
         help="restrict PyTorch, oneDNN, MKL, Inductor and fusewheel to the instructions of an "
         "older CPU (llama.cpp uses those of its build)",
     )
-    parser.add_argument(
+    found.add_argument(
         "--no-llama-cpp",
         dest="llama_cpp",
         action="store_false",
         help="leave llama.cpp out (by default it runs the same file if xllamacpp is installed)",
     )
-    parser.add_argument(
+    found.add_argument(
         "--threads",
         type=_positive,
         metavar="N",
         help="the number of threads of PyTorch (default: PyTorch chooses)",
     )
-    return parser
+    return found
 
 
 def _mode_list(text: str) -> tuple[str, ...]:

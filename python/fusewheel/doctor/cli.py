@@ -23,8 +23,8 @@ from fusewheel.doctor.report import MARKS
 
 def main(arguments: Sequence[str]) -> int:
     """Examines an operator; returns 1 if something fails, 2 if there is nothing to examine."""
-    parser = _parser()
-    given = parser.parse_args(arguments)
+    options = parser()
+    given = options.parse_args(arguments)
     # A list takes every word up to the next option. Only an operator has a colon.
     for words in (given.columns, given.imports, given.fixed):
         if given.operator is None and words and ":" in words[-1]:
@@ -34,11 +34,11 @@ def main(arguments: Sequence[str]) -> int:
         try:
             text = page(given.columns, before, given.operators)
         except ValueError as error:
-            parser.error(str(error))
+            options.error(str(error))
         given.conformance.write_text(text)
         return 1 if MARKS[Status.FAILS] in text.split("##", 1)[1] else 0
     if given.operator is None or given.samples is None:
-        parser.error("an operator and --samples are needed (or --conformance)")
+        options.error("an operator and --samples are needed (or --conformance)")
     # Modules in the current folder can be imported, as with `python -m pytest`.
     sys.path.insert(0, os.getcwd())
     try:
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
             fixed=given.fixed,
         )
     except (AttributeError, ImportError, TypeError, ValueError) as error:
-        parser.error(str(error))
+        options.error(str(error))
     print(report)
     for path, text in ((given.json, report.to_json()), (given.markdown, report.markdown())):
         if path is not None:
@@ -65,9 +65,10 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if report.healthy else 1
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="fusewheel doctor", description=__doc__)
-    add = parser.add_argument
+def parser() -> argparse.ArgumentParser:
+    """The options of `fusewheel doctor`."""
+    found = argparse.ArgumentParser(prog="fusewheel doctor", description=__doc__)
+    add = found.add_argument
     add("operator", nargs="?", help="ns::name, ns::name.overload, or module:function")
     add("--samples", help="module:function that gives argument tuples; it imports the operator")
     add("--import", dest="imports", nargs="*", default=[], help="modules to import first")
@@ -93,4 +94,4 @@ def _parser() -> argparse.ArgumentParser:
         "run, and the others stay as they are; without, all but 'free threads' and 'huge'",
     )
     add("--operators", nargs="*", default=[], help="with --conformance: only these operators")
-    return parser
+    return found
