@@ -107,6 +107,20 @@ def test_sinks(compare: Any, name: str, dtype: torch.dtype) -> None:
     assert torch.cat not in compare.targets() and not report.refusals
 
 
+def test_repeated_keys_that_are_written(compare: Any) -> None:
+    """The operator reads the keys before they are repeated, where the write does not show."""
+
+    def f(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        k, v = repeat(k, 2), repeat(v, 2)
+        k[:, 1].mul_(2)
+        scores = torch.tanh(torch.matmul(q, k.transpose(2, 3)) * SCALE / CAP) * CAP
+        return torch.matmul(F.softmax(scores, dim=-1), v)
+
+    report = compare.oracle(f, *few_heads(grad=False))
+    assert report.counts() == {}, report
+    assert any("writes in place" in refusal.reason for refusal in report.refusals), report
+
+
 def joined(q: Tensor, k: Tensor, column: Tensor) -> Tensor:
     return torch.cat([q @ k.mT, column.expand(2, 4, 24, 1)], -1)
 

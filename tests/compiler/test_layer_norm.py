@@ -355,6 +355,24 @@ def test_written_inside(compare: Any, write: str) -> None:
     assert any("writes in place" in refusal.reason for refusal in report.refusals), report
 
 
+@pytest.mark.parametrize("written", (False, True))
+def test_casts_of_one_input(compare: Any, written: bool) -> None:
+    """The operator reads what both are casts of, unless one of them is written."""
+
+    def f(x: Tensor, w: Tensor, b: Tensor, wide: torch.dtype = torch.float32) -> Tensor:
+        first, second = x.to(wide), x.to(wide)
+        if written:
+            first[..., 0].add_(9)
+        root = torch.sqrt(second.var(-1, unbiased=False, keepdim=True) + 1e-5)
+        return ((first - _mean(second)) / root * w.to(wide) + b.to(wide)).to(x.dtype)
+
+    inputs = [_x(*shape, dtype=torch.bfloat16, grad=False) for shape in ((4, 120), (120,), (120,))]
+    exact = partial(f, wide=torch.float64)
+    report = compare.oracle(f, *inputs, inner="eager", exact=exact)
+    assert report.counts() == ({} if written else {"layer_norm": 1}), report
+    assert not written or "writes in place" in report.refusals[0].reason
+
+
 def test_written_later(compare: Any) -> None:
     """Eager keeps the float32 copy of x for backward; the operator would keep x."""
 
