@@ -135,113 +135,6 @@ def test_grouped_queries(compare: Any) -> None:
     assert report.counts() == {"softmax_attention": 1, "grouped_attention": 1}, report
 
 
-def _padding() -> Tensor:
-    """Keys of two sequences; the second has none."""
-    seen = torch.ones(2, 1, 1, LENGTH, dtype=torch.bool)
-    seen[0, ..., 5:], seen[1] = False, False
-    return seen
-
-
-def _some_rows(*heads: int) -> Tensor:
-    seen = torch.rand(*heads, LENGTH, LENGTH, generator=torch.Generator().manual_seed(1)) < 0.4
-    seen[..., 3, :] = False
-    return seen
-
-
-Hide = Callable[[Tensor, Tensor], Tensor]
-NAN: dict[str, tuple[Hide, Callable[[], Tensor]]] = {
-    "filled": (lambda s, seen: s.masked_fill(~seen, -math.inf), _some_rows),
-    "filled_padding": (lambda s, seen: s.masked_fill(seen == 0, -math.inf), _padding),
-    "added": (
-        lambda s, seen: s + torch.where(seen, 0.0, -math.inf).to(s.dtype),
-        _some_rows,
-    ),
-    "added_padding": (
-        lambda s, seen: s + torch.where(seen, 0.0, -math.inf).to(s.dtype),
-        _padding,
-    ),
-}
-LEAST: dict[str, tuple[Hide, Callable[[], Tensor]]] = {
-    "filled": (lambda s, seen: s.masked_fill(~seen, torch.finfo(s.dtype).min), _some_rows),
-    "filled_for_each_head": (
-        lambda s, seen: s.masked_fill(~seen, torch.finfo(s.dtype).min),
-        lambda: _some_rows(3),
-    ),
-    "added": (
-        lambda s, seen: s + torch.where(seen, 0.0, torch.finfo(s.dtype).min).to(s.dtype),
-        _padding,
-    ),
-    "unknown": (lambda s, seen: s + torch.finfo(s.dtype).min * (1 - seen.to(s.dtype)), _padding),
-}
-
-
-def _attend(hide: Hide) -> Callable[..., Tensor]:
-    def attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
-        s = hide(q @ k.mT * SCALE, seen)
-        return merged(F.softmax(s, -1, dtype=torch.float32).to(v) @ v)
-
-    return attend
-
-
-def _assert_alike(got: Tensor, eager: Tensor) -> None:
-    assert torch.equal(got.isnan(), eager.isnan())
-    scale = max(float(eager.nan_to_num().abs().max()), 1.0)
-    tolerance = scale * (1e-5 if eager.dtype == torch.float32 else 2e-2)
-    torch.testing.assert_close(got, eager, rtol=0, atol=tolerance, equal_nan=True)
-
-
-@pytest.mark.parametrize("grad", [True, False], ids=["training", "inference"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("name", NAN)
-def test_queries_that_see_nothing(compare: Any, name: str, dtype: torch.dtype, grad: bool) -> None:
-    """By hand their rows are NaN, and some gradients with them."""
-    attend, seen = _attend(NAN[name][0]), NAN[name][1]()
-    compiled, recorder = compare.compile(attend)
-    results = []
-    for function in (compiled, attend):
-        args = inputs(dtype, grad)
-        y = function(*args, seen)
-        if grad:
-            y.backward(torch.ones_like(y))
-        results.append([y.detach(), *(x.grad for x in args if grad)])
-    report = recorder.report()
-    assert report.counts() == {"softmax_attention": 1}, report
-    assert results[1][0].isnan().any()
-    for got, eager in zip(*results, strict=True):
-        _assert_alike(got, eager)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("name", LEAST)
-def test_queries_that_see_the_least_number(compare: Any, name: str, dtype: torch.dtype) -> None:
-    """By hand their rows are the mean of all values; the gradients are left to the model."""
-    attend, seen = _attend(LEAST[name][0]), LEAST[name][1]()
-    compiled, recorder = compare.compile(attend)
-    args = inputs(dtype, grad=False)
-    got, eager = compiled(*args, seen), attend(*args, seen)
-    assert recorder.report().counts() == {"softmax_attention": 1}, recorder.report()
-    _assert_alike(got, eager)
-    report = compare(attend, *inputs(dtype), seen, tolerance=0.0)
-    assert report.counts() == {} and "other gradients" in report.refusals[0].reason
-
-
-def test_masks_of_unknown_numbers(compare: Any) -> None:
-    """They may hold -inf, NaN or anything."""
-    mask = torch.randn(2, 1, LENGTH, LENGTH)
-    mask[0, 0, 3], mask[0, 0, 4], mask[1, 0, 5, 2] = -math.inf, math.nan, math.inf
-    mask[1, 0, 6, 2:9] = -math.inf
-
-    compiled, recorder = compare.compile(_attend(lambda s, seen: s + seen))
-    args = *inputs(grad=False), mask
-    _assert_alike(compiled(*args), _attend(lambda s, seen: s + seen)(*args))
-    assert recorder.report().counts() == {"softmax_attention": 1}, recorder.report()
-
-
-def test_no_nan_is_looked_for_where_none_can_be(compare: Any) -> None:
-    compare(lambda *args: merged(FORMS["filled"](*args)), *inputs())
-    assert torch.all not in compare.targets()
-
-
 def _dropped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.dropout(F.softmax(q @ k.mT, -1), 0.25) @ v
 
@@ -323,15 +216,6 @@ def test_kept(compare: Any, name: str) -> None:
     assert report.counts() == {}, report
     reasons = [refusal.reason for refusal in report.refusals]
     assert any(reason in given for given in reasons) if reason else not reasons, report
-
-
-@pytest.mark.parametrize("name", LEAST)
-def test_half_precision_rounds_the_mask(compare: Any, name: str) -> None:
-    """A whole row of the least float16 would not be the mean of all values."""
-    hide, seen = LEAST[name]
-    args = *inputs(torch.float16, grad=False), seen()
-    report = compare(_attend(hide), *args, inner="eager")
-    assert report.counts() == {} and "float16 rounds" in report.refusals[0].reason
 
 
 def test_half_precision(compare: Any) -> None:

@@ -34,6 +34,13 @@ def _strict(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
+def off_after() -> Iterator[None]:
+    """Nothing that a test enables stays on."""
+    yield
+    jit.disable()
+
+
+@pytest.fixture
 def fused_in() -> Callable[[Any], dict[str, int]]:
     """How often each of fusewheel's operators stands in a module."""
 
