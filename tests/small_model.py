@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from oracle import to_dtype
 from torch import Tensor, nn
 
 CLASSES, WIDTH = 40, 16
@@ -81,6 +83,14 @@ def tokens(length: int = 6, batch: int = 2, seed: int = 0) -> Tensor:
 def gradients(model: nn.Module) -> Tensor:
     """All gradients of a model as one vector."""
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def gradients_to_reach(model: nn.Module, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Those of the model itself, and exact ones: of a copy in float64."""
+    twin = copy.deepcopy(model).double()
+    return gradients_of(model, model, *inputs), gradients_of(
+        twin, twin, *to_dtype(inputs, torch.float64)
+    )
 
 
 def gradients_of(model: nn.Module, call: Any, *inputs: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from compiler.test_softmax_attention import FORMS, LENGTH, SCALE, Tensor, inputs, merged
+from training import assert_step, wide
 
 pytestmark = pytest.mark.usefixtures("calls_stay")
 
@@ -61,16 +62,9 @@ LEAST: dict[str, tuple[Hide, Callable[[], Tensor]]] = {
 def _attend(hide: Hide) -> Callable[..., Tensor]:
     def attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
         s = hide(q @ k.mT * SCALE, seen)
-        return merged(F.softmax(s, -1, dtype=torch.float32).to(v) @ v)
+        return merged(F.softmax(wide(s), -1).to(v) @ v)
 
     return attend
-
-
-def _assert_alike(got: Tensor, eager: Tensor) -> None:
-    assert torch.equal(got.isnan(), eager.isnan())
-    scale = max(float(eager.nan_to_num().abs().max()), 1.0)
-    tolerance = scale * (1e-5 if eager.dtype == torch.float32 else 2e-2)
-    torch.testing.assert_close(got, eager, rtol=0, atol=tolerance, equal_nan=True)
 
 
 @pytest.mark.parametrize("grad", [True, False], ids=["training", "inference"])
@@ -80,18 +74,10 @@ def test_queries_that_see_nothing(compare: Any, name: str, dtype: torch.dtype, g
     """By hand their rows are NaN, and some gradients with them."""
     attend, seen = _attend(NAN[name][0]), NAN[name][1]()
     compiled, recorder = compare.compile(attend)
-    results = []
-    for function in (compiled, attend):
-        args = inputs(dtype, grad)
-        y = function(*args, seen)
-        if grad:
-            y.backward(torch.ones_like(y))
-        results.append([y.detach(), *(x.grad for x in args if grad)])
+    results = assert_step(compiled, attend, *inputs(dtype, grad), seen)
     report = recorder.report()
     assert report.counts() == {"softmax_attention": 1}, report
-    assert results[1][0].isnan().any()
-    for got, eager in zip(*results, strict=True):
-        _assert_alike(got, eager)
+    assert results["output 0"].isnan().any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
@@ -100,10 +86,9 @@ def test_queries_that_see_the_least_number(compare: Any, name: str, dtype: torch
     """By hand their rows are the mean of all values; the gradients are left to the model."""
     attend, seen = _attend(LEAST[name][0]), LEAST[name][1]()
     compiled, recorder = compare.compile(attend)
-    args = inputs(dtype, grad=False)
-    got, eager = compiled(*args, seen), attend(*args, seen)
+    exact = _attend(LEAST["filled"][0])
+    assert_step(compiled, attend, *inputs(dtype, grad=False), seen, exact=exact)
     assert recorder.report().counts() == {"softmax_attention": 1}, recorder.report()
-    _assert_alike(got, eager)
     report = compare(attend, *inputs(dtype), seen, tolerance=0.0)
     assert report.counts() == {} and "other gradients" in report.refusals[0].reason
 
@@ -116,7 +101,7 @@ def test_masks_of_unknown_numbers(compare: Any) -> None:
 
     compiled, recorder = compare.compile(_attend(lambda s, seen: s + seen))
     args = *inputs(grad=False), mask
-    _assert_alike(compiled(*args), _attend(lambda s, seen: s + seen)(*args))
+    assert_step(compiled, _attend(lambda s, seen: s + seen), *args)
     assert recorder.report().counts() == {"softmax_attention": 1}, recorder.report()
 
 
