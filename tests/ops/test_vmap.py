@@ -10,7 +10,7 @@ import torch
 from calls import functional
 from functorch.compile import make_boxed_func
 from fusewheel.dispatch.operator import Make, Operator
-from fusewheel.dispatch.sharding import Elementwise
+from fusewheel.dispatch.sharding import PARTIAL
 from oracle import assert_as_good_as_eager, tensors_of
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
@@ -19,56 +19,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 LARGEST = 1500
 SAMPLES = 3
-
-# What has rows; the rest of an operator's tensors is the same for all of these. Of elementwise
-# operators every tensor has.
-ROWS = {
-    "add_layer_norm": (0, 1),
-    "add_rms_norm": (0, 1),
-    "attention": (0, 1, 2),
-    "attention_backward": (0, 1, 2, 3, 4, 7, 8),
-    "attention_decode": (0, 1, 2),
-    "attention_varlen": (0, 1, 2),
-    "attention_varlen_backward": (0, 1, 2, 3, 4, 8, 9),
-    "cross_entropy": (0, 1),
-    "cross_entropy_backward": (0, 1),
-    "gelu_mul_packed": (0,),
-    "gelu_mul_packed_backward": (0, 1),
-    "layer_norm": (0,),
-    "linear": (0,),
-    "linear_backward_x": (0,),
-    "linear_blocks": (0,),
-    "linear_blocks_backward": (0,),
-    "linear_int4": (0,),
-    "linear_int4_backward": (0,),
-    "linear_int8": (0,),
-    "linear_int8_backward": (0,),
-    "merge_attention": (0, 1, 2, 3),
-    "merge_attention_backward": (0, 1, 2, 3, 4, 5),
-    "rms_norm": (0,),
-    "rope": (0, 1),
-    "rope_": (0,),
-    "rope_backward": (0, 1),
-    "route": (0,),
-    "silu_mul_packed": (0,),
-    "silu_mul_packed_backward": (0, 1),
-}
-# They give sums over rows too, for all samples, where they are asked for: then the reference runs.
-# So it does where rows lie in groups.
-SUMS = {
-    "add_layer_norm_backward",
-    "add_rms_norm_backward",
-    "grouped_linear",
-    "grouped_linear_backward_weight",
-    "grouped_linear_backward_x",
-    "grouped_linear_blocks",
-    "grouped_linear_blocks_backward",
-    "layer_norm_backward",
-    "linear_backward_weight",
-    "linear_cross_entropy",
-    "linear_cross_entropy_backward",
-    "rms_norm_backward",
-}
 
 
 class Calls(TorchDispatchMode):
@@ -144,30 +94,32 @@ def test_a_batch_is_a_loop(operator: Operator):
                 assert_as_good_as_eager(a, b, b, f"{what}, output {k}")
 
 
-def rows_of(operator: Operator) -> tuple[int, ...]:
-    if isinstance(operator.sharding, Elementwise):
-        assert operator.name not in ROWS.keys() | SUMS
-        kinds = [str(argument.type) for argument in operator.overload._schema.arguments]
-        return tuple(index for index, kind in enumerate(kinds) if kind == "Tensor")
-    assert (operator.name in ROWS) != (operator.name in SUMS)
-    return ROWS.get(operator.name, ())
+def cut_alike(operator: Operator, arguments: tuple) -> list[tuple[int, ...]]:
+    """The tensors that the operator's sharding rule cuts together, for each way in which no result
+    is a sum over the pieces: samples of these tensors can be put together too.
+    """
+    found = []
+    for layout in () if operator.sharding is None else operator.sharding(*arguments):
+        which = tuple(i for i, place in enumerate(layout.inputs) if isinstance(place, int))
+        written = operator.mutates is None or operator.mutates in which
+        if written and PARTIAL not in (*layout.inputs, *layout.outputs):
+            found.append(which)
+    return list(dict.fromkeys(found))
 
 
-def test_rows_are_one_call(operator: Operator):
-    which = rows_of(operator)
-    for dim in (0, -1):
-        for arguments in operator.samples(Make(torch.float64, seed=92)):
-            if not which or sum(a.numel() for a in arguments if isinstance(a, Tensor)) > LARGEST:
-                continue
-            batched = batch(operator, arguments, which, dim)
-            with Calls() as calls:
-                got = vmap(functional(operator), dims(batched, which, dim), dim)(*batched)
-            assert calls.count == 1, f"{arguments}"
-            moved = batch(operator, arguments, which)
-            for a, b in zip(
-                tensors_of(got), looped(functional(operator), moved, which), strict=True
-            ):
-                assert_as_good_as_eager(a.movedim(dim, 0), b, b)
+def test_what_can_be_cut_is_one_call(operator: Operator):
+    for arguments in operator.samples(Make(torch.float64, seed=92)):
+        if sum(a.numel() for a in arguments if isinstance(a, Tensor)) > LARGEST:
+            continue
+        for which in cut_alike(operator, arguments):
+            want = looped(functional(operator), batch(operator, arguments, which), which)
+            for dim in (0, -1):
+                batched = batch(operator, arguments, which, dim)
+                with Calls() as calls:
+                    got = vmap(functional(operator), dims(batched, which, dim))(*batched)
+                assert calls.count == 1, f"{arguments}, {which}"
+                for a, b in zip(tensors_of(got), want, strict=True):
+                    assert_as_good_as_eager(a, b, b)
 
 
 def norm(x: Tensor) -> Tensor:
