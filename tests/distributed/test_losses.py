@@ -30,6 +30,7 @@ NAMES = [
     *(f"{kind}, {setting}, {how}" for kind in KINDS for setting in SETTINGS for how in REDUCTIONS),
     "a target that is no class",
     "whole logits",
+    "former arguments",
     *(f"{kind}, refusals" for kind in KINDS),
 ]
 
@@ -52,6 +53,7 @@ def checks() -> Iterator[Check]:
                 yield f"{kind}, {setting}, {how}", check
     yield "a target that is no class", partial(check_bad_target, mesh)
     yield "whole logits", partial(check_whole, mesh)
+    yield "former arguments", partial(check_former, mesh)
     for kind in KINDS:
         yield f"{kind}, refusals", partial(check_refusals, mesh, kind)
 
@@ -199,3 +201,20 @@ def check_whole(mesh: Any) -> None:
     for on, layout in ((mesh, [Shard(0), Replicate()]), (flat, [Shard(1)])):
         loss = fusewheel.distributed.cross_entropy(distribute(whole, on, layout), target)
         assert_program_as_good_as_eager(loss.full_tensor(), expected, expected)
+
+
+def check_former(mesh: Any) -> None:
+    """PyTorch's `size_average` and `reduce` mean a reduction, whatever `reduction` says."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    logits = distribute(Make()(3, CLASSES), mesh, [Replicate(), Shard(1)])
+    target, loss = torch.tensor([0, 5, 1]), fusewheel.distributed.cross_entropy
+    for size_average in (None, True, False):
+        for reduce in (None, True, False):
+            means = "none" if reduce is False else "sum" if size_average is False else "mean"
+            if size_average is reduce is None:
+                continue
+            got = loss(logits, target, reduction="sum", size_average=size_average, reduce=reduce)
+            assert torch.equal(
+                got.full_tensor(), loss(logits, target, reduction=means).full_tensor()
+            )

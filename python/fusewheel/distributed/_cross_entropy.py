@@ -22,7 +22,7 @@ from fusewheel.distributed._placements import (
 from fusewheel.distributed._vocabulary import Rows, VocabularyLoss, logits_gradient, rows_of
 from fusewheel.ops.choices import Reduction
 from fusewheel.ops.loss._checks import check_cross_entropy, check_rows_of_logits, check_target
-from fusewheel.ops.loss.cross_entropy import check_reduction
+from fusewheel.ops.loss.cross_entropy import check_reduction, reduction_of
 from fusewheel.ops.loss.cross_entropy import cross_entropy as gathered
 
 
@@ -35,6 +35,9 @@ def cross_entropy(
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
     softcap: float = 0.0,
+    *,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
 ) -> Tensor:
     """Cross entropy of logits that are cut along the classes, as a column-parallel layer returns
     them. Each device reads its own classes, and the devices exchange three numbers for each row.
@@ -59,6 +62,9 @@ def cross_entropy(
             passes over the logits.
         z_loss: as for `fusewheel.cross_entropy`; default 0.
         softcap: as for `fusewheel.cross_entropy`; default 0.
+        size_average: deprecated by PyTorch, default None. If it or `reduce` is given, `reduction`
+            is ignored: False means `"sum"`.
+        reduce: deprecated by PyTorch, default None. False means the reduction `"none"`.
 
     Returns:
         The loss in the dtype of `logits`: a scalar, or for `"none"` a tensor `[...]` that is cut
@@ -68,6 +74,7 @@ def cross_entropy(
         ValueError: `reduction` is not one of the three.
         RuntimeError: as for `fusewheel.cross_entropy`; also if `weight` requires a gradient.
     """
+    reduction = reduction_of(size_average, reduce, reduction)
     check_reduction("cross_entropy", reduction)
     _check(logits, target, weight, label_smoothing, softcap)
     at = vocabulary_dimension(logits, logits.dim() - 1)

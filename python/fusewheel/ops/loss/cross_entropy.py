@@ -37,13 +37,7 @@ def _scripted(
     softcap: float = 0.0,
 ) -> Tensor:
     """`cross_entropy` for TorchScript, which knows no keyword-only arguments."""
-    if size_average is not None or reduce is not None:
-        if reduce is not None and not reduce:
-            reduction = "none"
-        elif size_average is not None and not size_average:
-            reduction = "sum"
-        else:
-            reduction = "mean"
+    reduction = reduction_of(size_average, reduce, reduction)
     check_reduction("cross_entropy", reduction)
     if target.is_floating_point():
         if z_loss != 0.0 or softcap != 0.0:
@@ -167,6 +161,15 @@ def _rows_of(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     shape = list(logits.shape[:1]) + list(logits.shape[2:])
     check_target("cross_entropy", target, shape, "logits without dimension 1, the classes")
     return logits.movedim(1, -1).flatten(0, -2), target.flatten()
+
+
+def reduction_of(size_average: bool | None, reduce: bool | None, reduction: Reduction) -> Reduction:
+    """The reduction that PyTorch's former arguments mean, where one of them is given."""
+    if size_average is None and reduce is None:
+        return reduction
+    if reduce is not None and not reduce:
+        return "none"
+    return "sum" if size_average is not None and not size_average else "mean"
 
 
 def check_reduction(op: str, reduction: str) -> None:
