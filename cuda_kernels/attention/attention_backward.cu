@@ -58,30 +58,34 @@ __device__ void gradient(const AttentionBackwardArgs& args, const Division& divi
     };
     const int64_t end = task.wrong ? 0 : band.end(band.last(task.first));
     for (int64_t other = band.begin(task.first) / kTile * kTile; other < end; other += kTile) {
-      Tile<A> slopes;  // gradients of the shares, then of the scores
-      if constexpr (of != Of::kValues) {
-        multiply_rows(kByQuery ? grad : v, task.first, kByQuery ? v : grad, other, shared, slopes);
-      }
       Tile<A> tile;
+      // The gradients of the shares wait where the weights will be: a thread has too few registers for
+      // both tiles and the result.
+      if constexpr (of != Of::kValues) {
+        multiply_rows(kByQuery ? grad : v, task.first, kByQuery ? v : grad, other, shared, tile);
+        share(tile, weights);
+      }
       multiply_rows(kByQuery ? q : k, task.first, kByQuery ? k : q, other, shared, tile);
-      const bool whole = band.sees_all(task.first, other);
+      const TileBand visible = band.tile(task.first, other);
 #pragma unroll
       for (int i = 0; i < kOwnRows; ++i) {
         const int64_t row = task.first + own_row(i);
+        const Span columns = visible.span(own_row(i));
 #pragma unroll
         for (int j = 0; j < kOwnColumns; ++j) {
           const int64_t at = other + own_column(j);
           const Query<A> query = query_at(kByQuery ? row : at);
           A cap = 0;
           const A score = scores.finish(tile[i][j], kByQuery ? row : at, kByQuery ? at : row,
-                                    whole || band.sees(row, at), cap);
+                                    columns.holds(own_column(j)), cap);
           // Of a key that is not seen the value may be infinite.
           const bool seen = score != kNothing<A>;
           const A share = seen ? exponential(score - query.base) : 0;
           tile[i][j] = share;
           if constexpr (of != Of::kValues) {
-            const A slope = share * (slopes[i][j] - query.delta) * (1 - cap * cap);
-            dots[i] += seen ? share * slopes[i][j] : 0;
+            const A share_gradient = weights[weight_at<A>(i, j)];
+            const A slope = share * (share_gradient - query.delta) * (1 - cap * cap);
+            dots[i] += seen ? share * share_gradient : 0;
             tile[i][j] = seen ? slope : 0;
           }
         }

@@ -205,6 +205,7 @@ __device__ unsigned add_values(const DecodeCall& call, const PartTask<kRows>& ta
         spoilt += values[i] * 0;
       }
       if (!(spoilt == 0)) {
+#pragma unroll 1
         for (int r = 0; r < task.rows; ++r) {
           odd |= static_cast<unsigned>(task.sees(shape, r, key)) << r;
         }

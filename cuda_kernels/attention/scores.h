@@ -14,6 +14,20 @@ struct Span {
   __device__ bool holds(int column) const { return column >= begin && column < end; }
 };
 
+// What is seen of a tile. All is counted from its first row and column, and as good as infinite from
+// the tile's size on.
+struct TileBand {
+  int rows;
+  int columns;
+  int begin;  // of the first row; each row begins, and ends, one column later
+  int end;
+
+  __device__ Span span(int row) const {
+    const int last = end + row < columns ? end + row : columns;
+    return {begin + row, row < rows ? last : 0};
+  }
+};
+
 // Rows of scores and the columns that they see. Row i stands at column i + columns - rows and sees so
 // many columns before and after that one; -1 for all of them.
 struct Band {
@@ -34,31 +48,25 @@ struct Band {
     return end < columns ? end : columns;
   }
 
-  __device__ bool sees(int64_t row, int64_t column) const {
-    return row < rows && column >= begin(row) && column < end(row);
-  }
-
-  // Of the tile at `column`: which of its columns a row sees.
-  __device__ Span span(int64_t row, int64_t column) const {
-    if (row >= rows) {
-      return {0, 0};
-    }
-    return {within(begin(row) - column), within(end(row) - column)};
-  }
-
   // Of the tile at `first`: its last row.
   __device__ int64_t last(int64_t first) const {
     return first + kTile < rows ? first + kTile - 1 : rows - 1;
   }
 
-  // Whether a tile has all its rows, and every one sees all of its columns.
-  __device__ bool sees_all(int64_t first, int64_t column) const {
-    return first + kTile <= rows && begin(last(first)) <= column && column + kTile <= end(first);
+  // Which elements are seen of the tile whose first row is `first` and first column `column`.
+  __device__ TileBand tile(int64_t first, int64_t column) const {
+    const int64_t own = place(first) - column;
+    return {within(rows - first), within(columns - column), before < 0 ? -kTile : near(own - before),
+            after < 0 ? kTile : near(own + after + 1)};
   }
 
  private:
   static __device__ int within(int64_t column) {
     return column < 0 ? 0 : column < kTile ? static_cast<int>(column) : kTile;
+  }
+  // As far outside of a tile as matters.
+  static __device__ int near(int64_t column) {
+    return column < -kTile ? -kTile : column < kTile ? static_cast<int>(column) : kTile;
   }
 };
 

@@ -44,10 +44,11 @@ class Softmax {
   template <typename Products>
   __device__ void add(const Scores<T>& scores, const Band& band, int64_t first, int64_t key,
                       unsigned marked, Products& tile, A (&shrink)[Own::kRows]) {
+    const TileBand visible = band.tile(first, key);
 #pragma unroll
     for (int i = 0; i < Own::kRows; ++i) {
       const int64_t row = first + Own::row(i);
-      const Span seen = band.span(row, key);
+      const Span seen = visible.span(Own::row(i));
       A found = kNothing<A>;
 #pragma unroll
       for (int j = 0; j < Own::kColumns; ++j) {

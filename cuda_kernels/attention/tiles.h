@@ -163,7 +163,8 @@ __device__ void multiply_rows(const Head<T>& a, int64_t first, const Head<T>& b,
     load_part<kTile, kDepth<A>, kSliceStride<A>, false>(b, other, k, right);
     __syncthreads();
     const int depth = a.size - k < kDepth<A> ? static_cast<int>(a.size - k) : kDepth<A>;
-#pragma unroll 2
+    // Two steps at a time would need more registers than a thread has.
+#pragma unroll 1
     for (int d = 0; d < depth; d += kLanes<A>) {
       A columns[kOwnColumns][kLanes<A>];
 #pragma unroll
@@ -186,6 +187,12 @@ __device__ void multiply_rows(const Head<T>& a, int64_t first, const Head<T>& b,
   }
 }
 
+// Where the shared weights have an element of a thread's tile.
+template <typename A>
+__device__ int weight_at(int i, int j) {
+  return own_row(i) * kWeightStride<A> + own_column(j);
+}
+
 // Makes a tile known to the whole block.
 template <typename A>
 __device__ void share(const Tile<A>& tile, A* weights) {
@@ -194,7 +201,7 @@ __device__ void share(const Tile<A>& tile, A* weights) {
   for (int i = 0; i < kOwnRows; ++i) {
 #pragma unroll
     for (int j = 0; j < kOwnColumns; ++j) {
-      weights[own_row(i) * kWeightStride<A> + own_column(j)] = tile[i][j];
+      weights[weight_at<A>(i, j)] = tile[i][j];
     }
   }
 }

@@ -101,11 +101,11 @@ __global__ void __launch_bounds__(kMaxRowThreads, kRowBlocks<T>)
   const int64_t columns = chunk < args.chunks ? args.size : 0;
   const bool parameters = args.weight_partials != nullptr;
   FUSEWHEEL_DYNAMIC_SHARED(A, shared);
-  A* const partials[2] = {static_cast<A*>(args.weight_partials) + chunk * args.size,
-                          static_cast<A*>(args.bias_partials) + chunk * args.size};
+  const auto partials = [&](int k) {
+    return static_cast<A*>(k == 0 ? args.weight_partials : args.bias_partials) + chunk * args.size;
+  };
   A* const own = shared + 2 * threadIdx.y * args.size;
-  A* const totals[2] = {use_shared ? own : partials[0],
-                        use_shared ? own + args.size : partials[1]};
+  A* const totals[2] = {use_shared ? own : partials(0), use_shared ? own + args.size : partials(1)};
   for (int64_t i = first; parameters && i < columns; i += step) {
     const A zeros[V] = {};
     store_pieces(totals[0], i, args.size, zeros);
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(kMaxRowThreads, kRowBlocks<T>)
     for (int k = 0; k < 2; ++k) {
       A sums[V];
       load_pieces(totals[k], i, args.size, sums);
-      store_pieces(partials[k], i, args.size, sums);
+      store_pieces(partials(k), i, args.size, sums);
     }
   }
 }

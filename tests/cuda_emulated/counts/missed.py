@@ -12,12 +12,9 @@ SPILLED = {
     # 128 and 184 bytes, on sm_100 alone: 32 rows of x and the sums of 32 columns.
     "linear_tiles<__nv_bfloat16, Int8Tiles, 2>",
     "linear_tiles<__nv_bfloat16, Int4Tiles, 2>",
-    # 248 bytes on sm_90, 236 on sm_80 and sm_89, none on sm_100: a tile of scores and one of
-    # results, in the registers of 128 threads, once for each of the three gradients.
-    "gradients<__nv_bfloat16, 2>",
-    # 40 bytes, on sm_100 alone.
+    # 48 bytes, on sm_120 alone.
     "attend_part<__nv_bfloat16, float, 4>",
-    # 8 bytes, on sm_80 alone.
     "layer_norm_backward_rows<__nv_bfloat16, 8, LayerNormBackwardCall>",
+    "layer_norm_backward_rows<__nv_bfloat16, 8, OfSumBackward<AddLayerNormBackwardArgs> >",
 }
 """Kernels for which 255 registers a thread, or the 64 of two blocks, are too few."""

@@ -77,6 +77,13 @@ A case takes the time of its bytes or of its products, whichever is longer. Left
 threads to hide the latency of memory, the speed of caches, and pauses between launches. So a GPU
 may be slower than this.
 
+**The first cache may take the time of `linear`, `linear_int8` and `linear_int4` with few rows.** A
+warp reads all of x for every two columns of the result, and the first cache answers: `again` says
+how often. It has some 4 to 10 times the rate of the memory. So with one row it may keep up; with 16
+rows, `linear` is probably slower than predicted. The gate of `sectors` does not show this. Each
+access asks for whole sectors, but each half of a warp accesses all of x. One access for both halves
+would ask for half of each sector, and for as many sectors in all.
+
 Beside each time stands its share of the roof: the time in which a copy would move the bytes of
 all arguments and results, divided by the predicted time. `MB` are the bytes that move at the full
 shape. The share of attention is small because its products take the time, not its bytes.
@@ -88,8 +95,8 @@ RESOURCES = f"""
 Registers of a thread, as `ptxas` of CUDA 13.0 gives them out, and the share of a multiprocessor's
 warps that run at a time with as many. Under {ENOUGH:.0%} it is **bold**: there may be too few to
 hide the latency of memory. `spilled` are the bytes of registers that had to go to memory, on the
-GPU where it is most. A question mark stands for what has not been compiled for this
-table yet.
+GPU where it is most; that may be one without a column. A question mark stands for what has not been
+compiled for this table yet.
 """
 
 
