@@ -11,7 +11,12 @@ import pytest
 import torch
 from contracts import before_bias
 from neighbours import assert_call_as_good_as_eager, compute
-from oracle import assert_as_good_as_call, assert_as_good_as_eager, same
+from oracle import (
+    assert_as_good_as_call,
+    assert_as_good_as_eager,
+    assert_vector_as_good_as_eager,
+    same,
+)
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -252,3 +257,15 @@ def test_what_a_call_gives_is_judged_by_the_call_itself(fault: float):
         with torch.no_grad(), wrong:
             assert_as_good_as_call(got, call, *given)
     assert layer.weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize("times", [1.9, 2.1])
+def test_a_vector_is_judged_by_its_length(times: float):
+    """Where its errors are is free, and one of them may be more than twice eager's largest."""
+    exact = torch.randn(50, dtype=torch.float64)
+    off = torch.full((50,), 1e-3, dtype=torch.float64)
+    got = exact.clone()
+    got[0] += times * off.norm()
+    wrong = pytest.raises(AssertionError, match="gradients: ") if times > 2 else nullcontext()
+    with wrong:
+        assert_vector_as_good_as_eager(got, exact + off, exact, "gradients")

@@ -103,11 +103,11 @@ def test_sum_written_later(compare: Any, inner: str) -> None:
         return y, h
 
     inputs = _inputs(torch.bfloat16)
-    report = compare(block, *inputs, inner=inner, tolerance=2e-2)
+    report = compare.oracle(block, *inputs, inner=inner)
     assert report.counts() == {"rms_norm": 1}, report  # of the centred values
     assert "what backward needs" in report.refusals[0].reason
     with torch.no_grad():
-        report = compare(block, *inputs, inner=inner, tolerance=2e-2)
+        report = compare.oracle(block, *inputs, inner=inner)
     assert report.counts() == {"add_layer_norm": 1}, report
 
 

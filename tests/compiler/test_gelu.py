@@ -232,7 +232,7 @@ def test_autocast(compare: Any) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             return TANH["new"](F.linear(x, w)) + F.gelu(x)
 
-    report = compare(f, _x(3, 16), _x(16, 16), tolerance=2e-2)
+    report = compare.oracle(f, _x(3, 16), _x(16, 16))
     assert report.counts() == {"gelu": 2}, report
 
 

@@ -50,11 +50,11 @@ def test_extra_user_of_an_input_cast_is_fine(compare: Any) -> None:
         return w * y.to(x.dtype), h.sin()
 
     args = _x(3, 8, dtype=torch.bfloat16), _x(8, dtype=torch.bfloat16)
-    assert compare(f, *args, tolerance=2e-2).counts() == {"rms_norm": 1}
+    assert compare.oracle(f, *args).counts() == {"rms_norm": 1}
 
 
 def test_weight_of_other_dtype(compare: Any) -> None:
-    report = compare(_norm, _x(3, 8, dtype=torch.bfloat16), _x(8), tolerance=1e-2)
+    report = compare.oracle(_norm, _x(3, 8, dtype=torch.bfloat16), _x(8))
     assert report.counts() == {}, report
     assert "the weight torch.float32" in report.refusals[0].reason
 
@@ -130,7 +130,7 @@ def test_autocast(compare: Any, dtype: torch.dtype, outside: bool) -> None:
 
     args = _x(2, 6, 16), _x(16), _x(16, 16), _x(2, 6, 8, grad=False), _x(2, 6, 8, grad=False)
     with torch.autocast("cpu", dtype, enabled=outside):
-        report = compare(f, *args, tolerance=2e-2)
+        report = compare.oracle(f, *args)
     assert report.counts() == {"rms_norm": 1, "silu_mul": 1, "rope": 1}, report
 
 

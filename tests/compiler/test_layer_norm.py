@@ -180,7 +180,7 @@ def test_autocast(compare: Any) -> None:
         return F.layer_norm(F.linear(y, m), (120,), w, b)
 
     with torch.autocast("cpu", torch.bfloat16):
-        report = compare(f, *_inputs(), _x(120, 120), tolerance=2e-2)
+        report = compare.oracle(f, *_inputs(), _x(120, 120))
     assert report.counts() == {"layer_norm": 1}, report
     assert "the input is torch.bfloat16, the weight is torch.float32" in report.refusals[0].reason
 
@@ -272,6 +272,6 @@ def test_written_later(compare: Any) -> None:
         x.add_(1)
         return y * x
 
-    report = compare(f, *_inputs(torch.bfloat16), inner="eager", tolerance=2e-2)
+    report = compare.oracle(f, *_inputs(torch.bfloat16), inner="eager")
     assert report.counts() == {}, report
     assert "backward" in report.refusals[0].reason

@@ -191,7 +191,7 @@ def test_autocast(compare: Any) -> None:
             gate, up = F.linear(x, w).chunk(2, -1)
             return F.gelu(gate) * up + F.gelu(x) * F.linear(x, w[:16])
 
-    report = compare(f, _x(3, 16), _x(32, 16), tolerance=2e-2)
+    report = compare.oracle(f, _x(3, 16), _x(32, 16))
     assert report.counts() == {"gelu_mul_packed": 1, "gelu": 1}, report
 
 
