@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from fusewheel._torch.fx import storage_key
 from fusewheel.compiler.entry.capture import CannotCapture, Capture
 from torch import Tensor
 
@@ -54,6 +55,33 @@ def test_computes_the_same(function: Any) -> None:
         several = expected if isinstance(expected, tuple) else (expected,)
         for found, one in zip(graph(x), several, strict=True):
             assert torch.equal(found, one)
+
+
+def three_times(x: Tensor) -> tuple[Tensor, ...]:
+    """Equal calls: PyTorch runs the first, makes the second of its sizes, the others are copies."""
+    grown = [torch.cat([x, x]) for _ in range(4)]
+    views = [one.view(-1, 2, 2)[1:].transpose(1, 2) for one in grown]
+    return *grown, *views
+
+
+def test_equal_results_have_memory_of_their_own() -> None:
+    capture = Capture({})
+    size = capture.fakes.size("n", 5)
+    with torch.no_grad(), capture.fakes.mode:
+        found = three_times(torch.empty(size, 4))
+        grown, views = found[:4], found[4:]
+        memory = [storage_key(one) for one in grown]
+        assert len({*memory}) == 4
+        assert [storage_key(one) for one in views] == memory
+        for one in grown:
+            assert one.shape == grown[0].shape == (2 * size, 4)
+            assert one.stride() == (4, 1) and one.is_contiguous() and one.device.type == "cpu"
+            assert one.untyped_storage().nbytes() == 2 * size * 4 * 4
+        for one in views:
+            assert one.shape == views[0].shape == (2 * size - 1, 2, 2)
+            assert one.stride() == (4, 1, 2) and one.storage_offset() == 4
+            assert one.reshape(-1, 4).shape == (2 * size - 1, 4)
+    assert not capture.fakes.conditions()
 
 
 def assign(x: Tensor) -> Tensor:

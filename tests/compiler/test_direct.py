@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 import torch
 from compiler.test_caches import MODELS, OPTIONS, build
 from compiler.test_models import tokens
+from fusewheel.compiler.entry.capture import Capture
 from nightly import NIGHTLY
 from torch._dynamo.utils import counters
 
@@ -52,6 +55,24 @@ def test_llama(llama: Any, options: Any) -> None:
         assert torch.equal(text(model, ids), text(llama, ids))
     assert graphs() == 0 and len(programs(model)) == 2
     assert counters["fusewheel"]["append"] == 8
+
+
+def test_leaves_no_graph(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a program was made of is thousands of objects, which each collection would look at."""
+    made: list[Any] = []
+    whole = Capture.graph
+
+    def graph(self: Capture, outputs: list[torch.Tensor]) -> Any:
+        gm = whole(self, outputs)
+        made.extend((weakref.ref(gm.graph), weakref.ref(self.fakes.mode)))
+        return gm
+
+    monkeypatch.setattr(Capture, "graph", graph)
+    model = frozen(llama)
+    text(model, tokens(5, 1))
+    gc.collect()
+    assert len(programs(model)) == 2
+    assert [of() for of in made] == [None] * 4
 
 
 @pytest.mark.parametrize(

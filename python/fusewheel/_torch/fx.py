@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from fusewheel._torch import copy_on_write
 from fusewheel._torch.dynamo import constant_source
+from fusewheel._torch.find import find
 
 
 def is_erased(node: Node) -> bool:
     """Whether a node was taken out of its graph."""
     erased = getattr(node, "_erased", None)
     return node not in node.graph.nodes if erased is None else bool(erased)
+
+
+def module_of(graph: Graph) -> GraphModule:
+    """The module of a graph; its code is written when it is first called, if this torch can wait.
+
+    A graph that is changed several times, and then made a program, needs none.
+    """
+    lazy = find("torch.fx._lazy_graph_module._use_lazy_graph_module", "write code late", None)
+    make = find("torch.fx._lazy_graph_module._make_graph_module", "write code late", None)
+    if lazy is None or make is None:
+        return GraphModule(torch.nn.Module(), graph)
+    with lazy(True):
+        module: GraphModule = make(torch.nn.Module(), graph)
+    return module
 
 
 def telling_of_replacements(
@@ -62,12 +80,13 @@ class Fakes:
     """
 
     def __init__(self) -> None:
-        from torch._subclasses.fake_tensor import FakeTensorMode
         from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
         # Sizes that are equal in the example may differ in another call.
         self._shapes = ShapeEnv(duck_shape=False)
-        self.mode = FakeTensorMode(shape_env=self._shapes)
+        # It notes the user's line for each symbol, and imports export and Inductor to know theirs.
+        vars(self._shapes)["_get_user_frame"] = inspect.currentframe
+        self.mode = _mode_class()(shape_env=self._shapes)
 
     def size(self, name: str, example: int) -> torch.SymInt:
         """A symbol for any size from 2 on."""
@@ -87,6 +106,58 @@ class Fakes:
     def conditions(self) -> list[Any]:
         """What must hold of the symbols for what was computed with them, in sympy."""
         return [guard.expr for guard in self._shapes.guards]
+
+
+@functools.cache
+def _mode_class() -> Any:
+    """A fake mode that makes results of equal calls as copies of the first one.
+
+    PyTorch keeps sizes and strides of a result, and gives each new one memory of these sizes. With
+    symbols that is arithmetic of 0.5 ms. A copy takes the symbols as they are.
+    """
+    from torch._subclasses.fake_tensor import (
+        FakeTensor,
+        FakeTensorMode,
+        in_kernel_invocation_manager,
+    )
+
+    class CopyingMode(FakeTensorMode):
+        def __init__(self, shape_env: Any) -> None:
+            super().__init__(shape_env=shape_env)
+            self._unnoted = shape_env.suppress_guards
+            # By the `id` of what PyTorch keeps of the first call, which must live as long.
+            self._firsts: dict[int, tuple[Any, torch.Tensor]] = {}
+
+        def _get_output_tensor_from_cache_entry(
+            self, state: Any, entry: Any, key: Any, func: Any, args: Any
+        ) -> Any:
+            """The result of a call that equals an earlier one."""
+            _, first = self._firsts.get(id(entry), (None, None))
+            if first is None:
+                made: Any = super()._get_output_tensor_from_cache_entry(
+                    state, entry, key, func, args
+                )
+                if entry.metadata is not None and _is_plain(made, entry, args):
+                    with in_kernel_invocation_manager(self):
+                        self._firsts[id(entry)] = entry, made.detach()
+                return made
+            # What holds for the first call holds for this one.
+            with in_kernel_invocation_manager(self), self._unnoted():
+                if entry.view_idx is None:
+                    copy = torch._lazy_clone(first)
+                else:
+                    base = args[entry.view_idx]
+                    copy = base.as_strided(first.shape, first.stride(), first.storage_offset())
+            return FakeTensor(self, copy, entry.metadata.device)
+
+    return CopyingMode if copy_on_write.AVAILABLE else FakeTensorMode
+
+
+def _is_plain(made: torch.Tensor, entry: Any, args: Any) -> bool:
+    """Whether sizes, strides and dtype say all of a result."""
+    if made.layout is not torch.strided or made.is_conj() or made.is_neg() or made.requires_grad:
+        return False
+    return entry.view_idx is None or made.dtype is args[entry.view_idx].dtype
 
 
 def is_fake(value: object) -> bool:

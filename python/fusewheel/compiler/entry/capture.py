@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -19,10 +19,11 @@ from torch.fx import Graph, GraphModule, Node
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from fusewheel._torch.fx import Fakes, is_fake
+from fusewheel._torch.fx import Fakes, is_fake, module_of
 
 _TORCH = torch.__path__[0]
 _WRITING = frozenset({"__setitem__", "__delitem__", "__set__", "__delete__"})
+_LEAVES = frozenset({int, float, bool, str, type(None), torch.SymInt, torch.dtype})
 _OTHER_NAMES = {"__div__": "__truediv__", "__rdiv__": "__rtruediv__"}
 
 
@@ -73,17 +74,17 @@ class Capture(TorchFunctionMode):
             if not size.users:
                 self._graph.erase_node(size)
         self._graph.output(tuple(self._node(output) for output in outputs))
-        return GraphModule(torch.nn.Module(), self._graph)
+        return module_of(self._graph)
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         _check_pure(func, kwargs or {})
-        args, kwargs = tree_map(self._known, (args, dict(kwargs or {})))
+        args, kwargs = _mapped(self._known, (args, dict(kwargs or {})))
         result = func(*args, **kwargs)
-        if any(isinstance(leaf, Tensor) for leaf in tree_leaves(result)):
+        if isinstance(result, Tensor) or any(isinstance(x, Tensor) for x in tree_leaves(result)):
             op, target, ordered = _call_of(func, args)
-            node = self._graph.create_node(op, target, *tree_map(self._argument, (ordered, kwargs)))
+            node = self._graph.create_node(op, target, *_mapped(self._argument, (ordered, kwargs)))
             node.meta["example_value"] = result
             node.meta["stack_trace"] = _caller()
             self._note(node, result)
@@ -148,6 +149,18 @@ class Capture(TorchFunctionMode):
         if node is None:
             raise CannotCapture(f"it computes the size {expression}")
         return node
+
+
+def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """`tree_map`, without its search for the kind of what is usual."""
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return kind(_mapped(function, item) for item in value)
+    if kind is dict:
+        return {key: _mapped(function, item) for key, item in value.items()}
+    if kind in _LEAVES or isinstance(value, Tensor):
+        return function(value)
+    return tree_map(function, value)
 
 
 def _check_pure(func: Any, kwargs: Mapping[str, Any]) -> None:

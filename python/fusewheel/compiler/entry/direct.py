@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 
 from fusewheel._core.garbage import without_collections
 from fusewheel._torch.modules import has_global_hooks, has_hooks
@@ -128,6 +128,7 @@ class DirectCalls:
         gm = capture.graph(outputs)
         examples = [node.meta["example_value"] for node in gm.graph.find_nodes(op="placeholder")]
         run = functools.partial(self._compile(gm, examples), *capture.used)
+        gm.graph = Graph()  # `run` reads attributes of the module; its nodes are no longer needed
         return _Program(run, type(result), fields, field, layers)
 
 
