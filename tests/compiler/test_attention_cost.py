@@ -161,4 +161,4 @@ def test_work_of_the_operator() -> None:
     operator = graph.call_function(PATTERN.overload(), (x, x, x, None, None, -1, 0, 1.0, 0.0))
     call.meta["example_value"] = torch.empty(2, 4, 32, 8)
     operator.meta["example_value"] = torch.empty(2, 4, 32, 8), torch.empty(2, 4, 32)
-    assert _work(operator).flops == _work(call).flops == 4.0 * 2 * 4 * 32 * 32 * 8
+    assert _work(operator, 0).flops == _work(call, 0).flops == 4.0 * 2 * 4 * 32 * 32 * 8

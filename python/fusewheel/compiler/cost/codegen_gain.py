@@ -64,19 +64,19 @@ def gain(gm: GraphModule) -> float:
     saved: list[_Work] = []
     for body in gm.modules():
         nodes = body.graph.nodes if isinstance(body, GraphModule) else ()
-        fusable = {node for node in nodes if _is_fusable(node)}
-        for node in nodes:
-            if node.op not in _CALLS:
+        moved = {node: traffic([node]) for node in nodes if node.op in _CALLS}
+        if None in moved.values():
+            return 1.0
+        running = {node for node in moved if _runs(node, moved[node])}
+        fusable = {node for node in running if _is_fusable(node)}
+        for node in moved:
+            if node not in running:
                 continue
-            if traffic([node]) is None:
-                return 1.0
-            if not _runs(node):
-                continue
-            work = _work(node)
+            work = _work(node, moved[node])
             works.append(work)
             if _name(node) in _CONVOLUTIONS:
                 saved.append(work)
-            elif node in fusable and (passed := _passed_on(node, fusable)) is not None:
+            elif node in fusable and (passed := _passed_on(node, fusable, running)) is not None:
                 saved.append(passed)
     if not saved:
         return 0.0  # however fast the machine is
@@ -85,9 +85,9 @@ def gain(gm: GraphModule) -> float:
     return min(less / total, 1.0)
 
 
-def _work(node: Node) -> _Work:
-    """What a node does if it runs alone."""
-    name, moved = _name(node), traffic([node]) or 0
+def _work(node: Node, moved: int | None) -> _Work:
+    """What a node does if it runs alone; `moved` is its traffic."""
+    name, moved = _name(node), moved or 0
     if name in _PICKING:
         tensors = [t for n in (node, *node.all_input_nodes) if (t := tensor_of(n)) is not None]
         sizes = [bytes_of(t) or 0 for t in tensors if t.is_floating_point()]
@@ -111,9 +111,9 @@ def _flops(node: Node, name: str) -> float:
     return 4.0 * _count(first) * _count((shape_of(key) or first)[-2:-1])
 
 
-def _passed_on(node: Node, fusable: Set[Node]) -> _Work | None:
+def _passed_on(node: Node, fusable: Set[Node], running: Set[Node]) -> _Work | None:
     """What fusing a node with the users of its result would save; None if it would nothing."""
-    users = list(_users(node))
+    users = list(_users(node, running))
     fused = sum(user in fusable for user in users)
     if not fused:
         return None
@@ -122,26 +122,23 @@ def _passed_on(node: Node, fusable: Set[Node]) -> _Work | None:
     return _Work((fused + (fused == len(users))) * size)
 
 
-def _users(node: Node) -> Iterator[Node]:
+def _users(node: Node, running: Set[Node]) -> Iterator[Node]:
     """The users of a node's value and of its views."""
     for user in node.users:
-        if user.op != "output" and not _runs(user):
-            yield from _users(user)
+        if user.op != "output" and user not in running:
+            yield from _users(user, running)
         else:
             yield user
 
 
-def _runs(node: Node) -> bool:
-    """Whether a node does more than make a view."""
-    if node.op not in _CALLS:
-        return False
+def _runs(node: Node, moved: int | None) -> bool:
+    """Whether a call does more than make a view; `moved` is its traffic."""
     writes = _name(node).endswith("_") or node.kwargs.get("inplace")
-    return bool(writes or traffic([node]))
+    return bool(writes or moved)
 
 
 def _is_fusable(node: Node) -> bool:
-    if not _runs(node):
-        return False
+    """Whether code could be generated for a node that runs."""
     if isinstance(node.target, _OPERATORS) and not str(node.target).startswith("aten."):
         return False  # has a kernel of its own
     if isinstance(node.target, HigherOrderOperator):
