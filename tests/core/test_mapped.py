@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import re
 import sys
@@ -22,13 +24,30 @@ def resident(path: Path) -> int:
     return 1024 * int(found[1])
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it does nothing")
-def test_leaves_what_was_not_written_to(tmp_path: Path) -> None:
+def cached(mapped: torch.Tensor) -> int:
+    """How many pages of a mapped file the system has, whether or not this process has them too."""
+    pages = (ctypes.c_ubyte * (mapped.nbytes // mmap.PAGESIZE))()
+    look = ctypes.CDLL(None).mincore
+    look.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
+    assert look(mapped.data_ptr(), mapped.nbytes, pages) == 0
+    return sum(page & 1 for page in pages)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
     path = tmp_path / "weights"
     with path.open("wb") as file:
         file.write(torch.arange(COUNT, dtype=torch.int32).numpy().tobytes())
         file.flush()
         os.fsync(file.fileno())
+    return path
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it does nothing")
+@pytest.mark.parametrize("told", [True, False])
+def test_what_was_written_to_stays(path: Path, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not told:  # what was written to
+        monkeypatch.setattr("fusewheel._core.mapped._PAGES", path.with_name("none"))
     mapped = torch.from_file(str(path), shared=False, size=COUNT, dtype=torch.int32)
     mapped[5] = -1
     assert mapped.sum() == COUNT * (COUNT - 1) // 2 - 6
@@ -38,6 +57,17 @@ def test_leaves_what_was_not_written_to(tmp_path: Path) -> None:
     assert resident(path) < before
     assert mapped[5] == -1
     assert mapped.sum() == COUNT * (COUNT - 1) // 2 - 6
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it does nothing")
+def test_the_system_keeps_a_file_that_nobody_wrote_to(path: Path) -> None:
+    """The next process need not wait for the disk."""
+    mapped = torch.from_file(str(path), shared=False, size=COUNT, dtype=torch.int32)
+    assert mapped.sum() == COUNT * (COUNT - 1) // 2
+    MappedFiles().leave(mapped.data_ptr(), mapped.nbytes)
+    assert resident(path) == 0
+    assert cached(mapped) == mapped.nbytes // mmap.PAGESIZE
+    assert mapped.sum() == COUNT * (COUNT - 1) // 2
 
 
 def test_other_memory_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,10 +5,19 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
+from array import array
 from pathlib import Path
 
 _MAPS = Path("/proc/self/maps")
-_PAGE_OUT = 21  # MADV_PAGEOUT of Linux
+_PAGES = Path("/proc/self/pagemap")
+
+# The first loses what was written to; the second also drops the system's own copy of the file, so
+# that the next process waits for the disk.
+_DO_NOT_NEED, _PAGE_OUT = 4, 21  # MADV_DONTNEED and MADV_PAGEOUT of Linux
+
+# The highest bits of a page: in memory, swapped out, part of a file. A page that was written to is
+# no longer part of it.
+_NOWHERE, _OF_FILE = 0b000, 0b101
 
 
 class MappedFiles:
@@ -39,4 +48,18 @@ class MappedFiles:
         if begin < end and any(low <= begin and end <= high for low, high in self._ranges):
             advise = ctypes.CDLL(None).madvise
             advise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-            advise(begin, end - begin, _PAGE_OUT)
+            unwritten = _is_unwritten(begin // page, end // page)
+            advise(begin, end - begin, _DO_NOT_NEED if unwritten else _PAGE_OUT)
+
+
+def _is_unwritten(first: int, end: int) -> bool:
+    """Whether all pages of a part of a file are as in the file; False if that is not known."""
+    pages = array("Q")
+    try:
+        with _PAGES.open("rb", buffering=0) as file:
+            file.seek(first * pages.itemsize)
+            pages.frombytes(file.read((end - first) * pages.itemsize))
+    except (OSError, ValueError):
+        return False
+    kinds = {page >> 61 for page in pages}
+    return len(pages) == end - first and _OF_FILE in kinds and kinds <= {_NOWHERE, _OF_FILE}
