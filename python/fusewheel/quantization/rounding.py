@@ -154,7 +154,7 @@ def _span(
 
 def _nearest(group: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
     divisor = _divisor(_wide(scale)).unsqueeze(-1)
-    return torch.round((group - _wide(zero).unsqueeze(-1)) / divisor).clamp(0, 15)
+    return (group - _wide(zero).unsqueeze(-1)).div_(divisor).round_().clamp_(0, 15)
 
 
 def _least_squares(
