@@ -13,7 +13,11 @@ import pytest
 import torch
 from compiler.test_models import build, step, tokens
 from fusewheel._core.cache_argument import cache_argument
-from oracle import assert_as_good_as_call, assert_step_as_good_as_eager
+from oracle import (
+    assert_as_good_as_call,
+    assert_program_as_good_as_eager,
+    assert_step_as_good_as_eager,
+)
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -76,11 +80,18 @@ def test_inside_of_checkpoints(compare: Any) -> None:
 
 
 def _logits(compare: Any, model: Any, **given: Any) -> tuple[int, list[str]]:
-    """What was found in a call whose logits are those of the model as it is."""
+    """What was found in a call whose logits are those of the model as it is.
+
+    A function in `given` makes the argument, which a call may change, for the model that is called.
+    """
     call, recorder = compare.compile(model, "eager")
+    twin = copy.deepcopy(model).double()
     with torch.no_grad():
-        got = call(**copy.deepcopy(given))
-        assert_as_good_as_call(got.logits, model, **given)
+        got, eager, exact = (
+            run(**{key: value(of) if callable(value) else value for key, value in given.items()})
+            for run, of in ((call, model), (model, model), (twin, twin))
+        )
+    assert_program_as_good_as_eager(got.logits, eager.logits, exact.logits)
     return _found(recorder.report())
 
 
@@ -143,6 +154,5 @@ OTHER: dict[str, tuple[str, dict[str, Any], str]] = {
 def test_other_masks_are_kept(compare: Any, name: str) -> None:
     kind, given, mask = OTHER[name]
     model = _build(kind, window=5).eval()
-    given = {key: value(model) if callable(value) else value for key, value in given.items()}
     found = _logits(compare, model, input_ids=tokens(), **given)
     assert found == (0, [NOT_ALONE + mask])
