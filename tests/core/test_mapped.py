@@ -43,7 +43,9 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it does nothing")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only on Linux is the memory of a mapped file given back"
+)
 @pytest.mark.parametrize("told", [True, False])
 def test_what_was_written_to_stays(path: Path, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not told:  # what was written to
@@ -59,7 +61,9 @@ def test_what_was_written_to_stays(path: Path, told: bool, monkeypatch: pytest.M
     assert mapped.sum() == COUNT * (COUNT - 1) // 2 - 6
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it does nothing")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only on Linux is the memory of a mapped file given back"
+)
 def test_the_system_keeps_a_file_that_nobody_wrote_to(path: Path) -> None:
     """The next process need not wait for the disk."""
     mapped = torch.from_file(str(path), shared=False, size=COUNT, dtype=torch.int32)

@@ -58,9 +58,9 @@ A figure outside of its gate is **bold**. It is also listed in
 without the list being changed.
 
 Races have no figure: there must be none. If a thread writes a byte, another thread of its block
-accesses that byte only after a barrier, and another block of the launch does not access it. So it
-changes nothing in which order blocks run, or which run side by side; a test holds that no kernel
-has atomics or another way to wait for a block. No kernel reads shared memory that its block has not
+accesses that byte only after a barrier, and another block of the launch does not access it. So the
+results do not depend on the order of blocks, nor on which of them run side by side. A test checks
+that no kernel has atomics or waits for another block. No kernel reads shared memory that its block has not
 written. Every operator is checked with all the float32 samples of its tests, and those that have
 kernels for tensor cores with the bfloat16 ones too; other dtypes are not checked.
 """
