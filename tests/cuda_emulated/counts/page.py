@@ -60,9 +60,9 @@ without the list being changed.
 Races have no figure: there must be none. If a thread writes a byte, another thread of its block
 accesses that byte only after a barrier, and another block of the launch does not access it. So the
 results do not depend on the order of blocks, nor on which of them run side by side. A test checks
-that no kernel has atomics or waits for another block. No kernel reads shared memory that its block has not
-written. Every operator is checked with all the float32 samples of its tests, and those that have
-kernels for tensor cores with the bfloat16 ones too; other dtypes are not checked.
+that no kernel has atomics or waits for another block. No kernel reads shared memory that its block
+has not written. Every operator is checked with all the float32 samples of its tests, and those that
+have kernels for tensor cores with the bfloat16 ones too; other dtypes are not checked.
 """
 
 PREDICTION = f"""
