@@ -12,7 +12,7 @@ namespace fusewheel::FUSEWHEEL_ISA {
 template <int count>
 struct DigitLanes {
   Vec<float> steps[count][4];
-  Integers start[count][4];  // what the middle of the codes is too much, negative
+  Integers start[count][4];
 
   FUSEWHEEL_INLINE DigitLanes(const DigitRow* a, int64_t block) {
 #pragma GCC unroll 4
@@ -21,10 +21,8 @@ struct DigitLanes {
 #pragma GCC unroll 4
       for (int v = 0; v < 4; ++v) {
         steps[i][v] = repeat_by_four(row, v);
-        Integers offset;
-        __builtin_memcpy(&offset, a[i].offsets + block * kBlockLanes + v * kLanes<float>,
-                         sizeof(offset));
-        start[i][v] = -offset;
+        __builtin_memcpy(&start[i][v], a[i].start + block * kBlockLanes + v * kLanes<float>,
+                         sizeof(Integers));
       }
     }
   }

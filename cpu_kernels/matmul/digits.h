@@ -11,123 +11,15 @@
 // cancel, the roundings would be left.
 #pragma once
 
-#include "simd/transpose.h"
-#include "rounding.h"
+#include "digit_row.h"
 #include "streams.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
-FUSEWHEEL_INLINE int64_t round_up(int64_t value, int64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
-
 #if defined(__AVX2__)
 
-constexpr int kMostDigits = 3;
-constexpr int kCodeMiddle = 8;
-constexpr int kBlockLanes = kInt4Block / 8;
-// Blocks of codes in a vector.
-constexpr int kVectorBlocks = kBytes / (kInt4Block / 2);
-
-// A row of a by digits. For each kVectorBlocks blocks, `planes` pairs of vectors, the most
-// significant digit first: what meets the low halves of the codes, what meets the high halves.
-struct DigitRow {
-  int8_t* digits;
-  float* steps;  // a block each, zeros up to a whole vector
-  float* sums;   // likewise: of the block's elements
-  int32_t* offsets;  // kCodeMiddle times the elements that one lane of products sums, four a block
-  int planes;
-};
-
-FUSEWHEEL_INLINE int64_t padded_blocks(const LinearWeight& weight) {
-  return round_up(weight.columns / kInt4Block, kLanes<float>);
-}
-
-FUSEWHEEL_INLINE int8_t* digit_place(const DigitRow& row, int64_t block, int plane, int half) {
-  const int64_t vector = block / kVectorBlocks * row.planes + plane;
-  return row.digits + (vector * 2 + half) * kBytes + block % kVectorBlocks * (kInt4Block / 2);
-}
-
-// Takes the lowest balanced digit off.
-FUSEWHEEL_INLINE Integers take_digit(Integers& whole) {
-  const Integers digit = whole << 24 >> 24;
-  whole = (whole - digit) >> 8;
-  return digit;
-}
-
-FUSEWHEEL_INLINE void clear_last(const DigitRow& row, int64_t blocks) {
-  const int64_t padded = round_up(blocks, kVectorBlocks);
-  if (padded > blocks) {
-    const int64_t vector = row.planes * 2 * kBytes;
-    __builtin_memset(row.digits + (padded / kVectorBlocks - 1) * vector, 0, vector);
-  }
-  for (int64_t block = blocks; block < round_up(blocks, kLanes<float>); ++block) {
-    row.steps[block] = 0;
-    row.sums[block] = 0;
-    __builtin_memset(row.offsets + block * kBlockLanes, 0, kBlockLanes * sizeof(int32_t));
-  }
-}
-
-// A lane sums products of four neighbouring codes in low halves and four in high halves.
-FUSEWHEEL_INLINE void write_offsets(const int32_t* whole, int32_t* offsets) {
-  for (int lane = 0; lane < kBlockLanes; ++lane) {
-    int32_t sum = 0;
-    for (int i = 0; i < 4; ++i) {
-      sum += whole[4 * lane + i] + whole[kInt4Block / 2 + 4 * lane + i];
-    }
-    offsets[lane] = kCodeMiddle * sum;
-  }
-}
-
-// Digits with which a row is as exact as its dtype; none where a block has no step: it holds an
-// infinity or NaN, or nothing but numbers so small that the step's inverse overflows.
-FUSEWHEEL_INLINE int digits_for(const float* a, int64_t blocks, Dtype dtype) {
-  constexpr float kSmallest = 1e-30f;
-  int digits = dtype == Dtype::kFloat32 ? kMostDigits : 2;
-  for (int64_t i = 0; i < blocks; ++i) {
-    const Block block = measure_block(a + i * kInt4Block);
-    if (!is_finite(block) || (block.largest > 0 && block.largest < kSmallest)) {
-      return 0;
-    }
-    if (block.largest > 16 * block.mean) {
-      digits = kMostDigits;  // one element outweighs the others
-    }
-  }
-  return digits;
-}
-
-// Writes the digits of a row, the step and the sum of every block.
-FUSEWHEEL_INLINE void to_digits(const float* a, int64_t blocks, const DigitRow& row) {
-  constexpr int lanes = kLanes<float>;
-  constexpr int vectors = kInt4Block / lanes;
-  clear_last(row, blocks);
-  // The first digit stays below 128 even where the product with the inverse is rounded up.
-  const float whole_steps = row.planes == 1 ? 127.0f : row.planes == 2 ? 32512.0f : 8323072.0f;
-  for (int64_t block = 0; block < blocks; ++block, a += kInt4Block) {
-    const Rounding rounding = round_block(measure_block(a), whole_steps);
-    row.steps[block] = rounding.step;
-    Integers whole[vectors];
-    Integers total = {};
-    for (int i = 0; i < vectors; ++i) {
-      whole[i] = nearest(load(a + i * lanes) * rounding.inverse);
-      total += whole[i];
-    }
-    row.sums[block] = sum<float>(__builtin_convertvector(total, Vec<float>)) * rounding.step;
-    int32_t numbers[kInt4Block];
-    __builtin_memcpy(numbers, whole, sizeof(numbers));
-    write_offsets(numbers, row.offsets + block * kBlockLanes);
-    for (int p = row.planes; p-- > 0;) {
-      Integers digits[vectors];
-      for (int i = 0; i < vectors; ++i) {
-        digits[i] = take_digit(whole[i]);
-      }
-      int8_t bytes[kInt4Block];
-      store_bytes(bytes, digits);
-      __builtin_memcpy(digit_place(row, block, p, 0), bytes, kInt4Block / 2);
-      __builtin_memcpy(digit_place(row, block, p, 1), bytes + kInt4Block / 2, kInt4Block / 2);
-    }
-  }
-}
+// Rows of the weight read side by side: their sums fill one vector.
+constexpr int kDigitStreams = kLanes<float>;
 
 // Rows of the weight, side by side: codes, and a scale and a zero a block.
 template <typename S>
@@ -140,11 +32,22 @@ struct CodeRows {
 };
 
 // One vector of codes, from their middle, times the digits of a.
-template <int planes>
-FUSEWHEEL_INLINE Vec<float> digit_products(Bytes pair, const int8_t* digits,
-                                           const int32_t* offsets) {
+template <int planes, bool vnni>
+FUSEWHEEL_INLINE Vec<float> digit_products(Bytes pair, const int8_t* digits, const int32_t* from) {
   const Bytes low = low_half(pair);
   const Bytes high = high_half(pair);
+  Integers start;
+  __builtin_memcpy(&start, from, sizeof(start));
+  if constexpr (vnni) {
+    Integers whole = planes == 1 ? start : Integers{};
+#pragma GCC unroll 3
+    for (int p = 0; p < planes; ++p) {
+      whole = p == 0 ? whole : whole << 8;
+      add_products(whole, low, load_bytes(digits + 2 * p * kBytes));
+      add_products(whole, high, load_bytes(digits + (2 * p + 1) * kBytes));
+    }
+    return from_codes(planes == 1 ? whole : whole + start);
+  }
   Shorts sums[planes];
 #pragma GCC unroll 3
   for (int p = 0; p < planes; ++p) {
@@ -158,14 +61,12 @@ FUSEWHEEL_INLINE Vec<float> digit_products(Bytes pair, const int8_t* digits,
   if constexpr (planes == 3) {
     whole = (whole << 8) + add_pairs(sums[2]);
   }
-  Integers offset;
-  __builtin_memcpy(&offset, offsets, sizeof(offset));
-  return from_codes(whole - offset);
+  return from_codes(whole + start);
 }
 
 // out[r] = sum over blocks of scale * step * ((codes - middle) . digits)
 //                           + (zero + middle * scale) * sum
-template <int rows, int planes, typename S>
+template <int rows, int planes, bool vnni, typename S>
 __attribute__((noinline)) void dot_digits(const CodeRows<S>& weight, const DigitRow& a,
                                           float* out) {
   constexpr int lanes = kLanes<float>;
@@ -176,7 +77,7 @@ __attribute__((noinline)) void dot_digits(const CodeRows<S>& weight, const Digit
     const Vec<float> sums = load(a.sums + block);
     const int8_t* digits = a.digits + block / kVectorBlocks * (2 * planes * kBytes);
     const uint8_t* codes = weight.codes + block * (kInt4Block / 2);
-    const int32_t* offsets = a.offsets + block * kBlockLanes;
+    const int32_t* start = a.start + block * kBlockLanes;
     const S* scales = weight.scales + block;
     const S* zeros = weight.zeros + block;
     for (int r = 0; r < rows; ++r) {
@@ -195,8 +96,8 @@ __attribute__((noinline)) void dot_digits(const CodeRows<S>& weight, const Digit
         const int64_t left = live - v * kVectorBlocks;
         if (left > 0) {
           const Bytes pair = load_bytes(codes + v * kBytes, left * (kInt4Block / 2));
-          total += digit_products<planes>(pair, digits + v * (2 * planes * kBytes),
-                                          offsets + v * kLanes<float>) *
+          total += digit_products<planes, vnni>(pair, digits + v * (2 * planes * kBytes),
+                                                start + v * kLanes<float>) *
                    repeat_by_four(scaled, v);
         }
       }
@@ -222,12 +123,21 @@ __attribute__((noinline)) void dot_digits(const CodeRows<S>& weight, const Digit
   }
 }
 
+template <int rows, bool vnni, typename S>
+FUSEWHEEL_INLINE void dot_planes(const CodeRows<S>& weight, const DigitRow& a, float* out) {
+  switch (a.planes) {
+    case 1: return dot_digits<rows, 1, vnni>(weight, a, out);
+    case 2: return dot_digits<rows, 2, vnni>(weight, a, out);
+    default: return dot_digits<rows, 3, vnni>(weight, a, out);
+  }
+}
+
 template <int rows, typename S>
 FUSEWHEEL_INLINE void dot_digits(const CodeRows<S>& weight, const DigitRow& a, float* out) {
-  switch (a.planes) {
-    case 1: return dot_digits<rows, 1>(weight, a, out);
-    case 2: return dot_digits<rows, 2>(weight, a, out);
-    default: return dot_digits<rows, 3>(weight, a, out);
+  if (choices().vnni) {
+    dot_planes<rows, true>(weight, a, out);
+  } else {
+    dot_planes<rows, false>(weight, a, out);
   }
 }
 

@@ -49,8 +49,8 @@ FUSEWHEEL_INLINE int64_t one_row_scratch(const LinearWeight& weight, int64_t row
     return used;
   }
   const int64_t padded = padded_blocks(weight);
-  one.scales = take(padded * kStreams);
-  one.zeros = take(padded * kStreams);
+  one.scales = take(padded * kDigitStreams);
+  one.zeros = take(padded * kDigitStreams);
   for (int64_t row = 0; row < rows; ++row) {
     one.digits[row] = {reinterpret_cast<int8_t*>(take(padded * kInt4Block * kMostDigits / 4)),
                        take(padded), take(padded),
@@ -126,6 +126,12 @@ FUSEWHEEL_INLINE void one_row(const MatmulArgs& args, int64_t begin, int64_t cou
     return dot_blocks(weight, begin, count, static_cast<const float*>(args.a), one.block_digits,
                       one.block_planes, out);
   }
+  if (weight.kind == WeightKind::kInt4) {
+    return by_streams<kDigitStreams>(count, false, [&](auto together, int64_t row) {
+      dot_digits<decltype(together)::value>(weight, begin + row, one.digits[0], one.scales,
+                                            one.zeros, out + row);
+    });
+  }
 #endif
   const float* a = static_cast<const float*>(args.a);
   const int64_t groups = weight.groups;
@@ -145,10 +151,6 @@ FUSEWHEEL_INLINE void one_row(const MatmulArgs& args, int64_t begin, int64_t cou
         widen_all(weight.scale_dtype, weight.scales, first * groups, rows * groups, one.scales);
         return stream_rows<rows, int8_t>(weight, first, a, one.scales, groups, out + row);
       case WeightKind::kInt4:
-#if defined(__AVX2__)
-        dot_digits<rows>(weight, first, one.digits[0], one.scales, one.zeros, out + row);
-#endif
-        return;
       case WeightKind::kBlocks: return;
     }
   });

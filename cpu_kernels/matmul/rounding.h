@@ -14,15 +14,20 @@ struct Block {
   float mean;
 };
 
-FUSEWHEEL_INLINE Block measure_block(const float* a) {
-  Vec<float> largest = {};
-  Vec<float> mean = {};
+// By lanes, into vectors of zeros.
+FUSEWHEEL_INLINE void measure_block(const float* a, Vec<float>& largest, Vec<float>& mean) {
   for (int j = 0; j < kInt4Block; j += kLanes<float>) {
     const Vec<float> value = load(a + j);
     const Vec<float> magnitude = value < 0 ? -value : value;
     largest = magnitude > largest ? magnitude : largest;
     mean += magnitude * (1.0f / kInt4Block);  // a sum could overflow
   }
+}
+
+FUSEWHEEL_INLINE Block measure_block(const float* a) {
+  Vec<float> largest = {};
+  Vec<float> mean = {};
+  measure_block(a, largest, mean);
   return {max<float>(largest), sum<float>(mean)};
 }
 
@@ -40,6 +45,20 @@ FUSEWHEEL_INLINE Rounding round_block(const Block& block, float steps) {
   const float inverse = steps / block.largest;
   return {is_finite(block) ? block.largest / steps : __builtin_nanf(""),
           inverse > kLargestFloat || !is_finite(block) ? 0 : inverse};
+}
+
+// The same for a block a lane.
+struct Roundings {
+  Vec<float> step;
+  Vec<float> inverse;
+};
+
+FUSEWHEEL_INLINE Roundings round_blocks(Vec<float> largest, Vec<float> mean, float steps) {
+  const Vec<float> inverse = splat(steps) / largest;
+  const auto finite = mean <= kLargestFloat;
+  const Vec<float> rounded = inverse > kLargestFloat ? Vec<float>{} : inverse;
+  return {finite ? largest / splat(steps) : splat(__builtin_nanf("")),
+          finite ? rounded : Vec<float>{}};
 }
 
 }  // namespace fusewheel::FUSEWHEEL_ISA

@@ -127,12 +127,12 @@ FUSEWHEEL_INLINE void stream_rows(const LinearWeight& weight, int64_t begin, con
 }
 
 // Calls rows(how many together, first row) for all of `count` rows.
-template <typename Rows>
+template <int streams = kStreams, typename Rows>
 FUSEWHEEL_INLINE void by_streams(int64_t count, bool in_turn, Rows rows) {
   int64_t row = 0;
   if (!in_turn) {
-    for (; row + kStreams <= count; row += kStreams) {
-      rows(Constant<kStreams>{}, row);
+    for (; row + streams <= count; row += streams) {
+      rows(Constant<streams>{}, row);
     }
   }
   for (; row < count; ++row) {

@@ -30,10 +30,17 @@ FUSEWHEEL_INLINE void transpose(Vec<A>* rows) {
   }
 }
 
-// Adds the lanes of two vectors that are `width` apart. Those of `a` are where that bit of the lane's
-// number is 0, those of `b` where it is 1.
-template <int width, typename V>
-FUSEWHEEL_INLINE V fold(V a, V b) {
+struct Plus {
+  template <typename V>
+  FUSEWHEEL_INLINE V operator()(V a, V b) const {
+    return a + b;
+  }
+};
+
+// Adds, or combines, the lanes of two vectors that are `width` apart. Those of `a` are where that bit of
+// the lane's number is 0, those of `b` where it is 1.
+template <int width, typename V, typename Combine = Plus>
+FUSEWHEEL_INLINE V fold(V a, V b, Combine combine = {}) {
   constexpr int lanes = sizeof(V) / sizeof(a[0]);
   decltype(a < b) low;  // whole numbers
   decltype(a < b) high;
@@ -41,18 +48,18 @@ FUSEWHEEL_INLINE V fold(V a, V b) {
     low[lane] = (lane & width) == 0 ? lane : lane - width + lanes;
     high[lane] = (lane & width) == 0 ? lane + width : lane + lanes;
   }
-  return shuffle(a, b, low) + shuffle(a, b, high);
+  return combine(shuffle(a, b, low), shuffle(a, b, high));
 }
 
 // Folds so many vectors that one is left; the lanes of vector i become lane i.
-template <int width, typename V>
-FUSEWHEEL_INLINE void fold_all(V* rows) {
+template <int width, typename V, typename Combine = Plus>
+FUSEWHEEL_INLINE void fold_all(V* rows, Combine combine = {}) {
   if constexpr (width > 0) {
 #pragma GCC unroll 8
     for (int i = 0; i < width; ++i) {
-      rows[i] = fold<width>(rows[i], rows[i + width]);
+      rows[i] = fold<width>(rows[i], rows[i + width], combine);
     }
-    fold_all<width / 2>(rows);
+    fold_all<width / 2>(rows, combine);
   }
 }
 
