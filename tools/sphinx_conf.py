@@ -1,5 +1,6 @@
 """Settings of Sphinx for the documentation site; `nox -s docs` builds it."""
 
+import re
 from typing import Any
 
 from docutils import nodes
@@ -30,16 +31,23 @@ pygments_style = "default"
 smartquotes_action = "q"
 
 
+def _cells(row: str) -> list[str]:
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
+
+
 def _tables(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
-    """A table in a docstring is one of Markdown: it is shown as it is written."""
+    """A table in a docstring is one of Markdown: it becomes one of reStructuredText."""
     found: list[str] = []
     for before, line in zip(["", *lines], lines, strict=False):
-        inside = line.startswith("|")
-        if inside and not before.startswith("|"):
-            found += ["::", ""]
-        if not inside and before.startswith("|") and line:
-            found.append("")
-        found.append(f"    {line}" if inside else line)
+        inside, follows = line.startswith("|"), before.startswith("|")
+        if inside and not follows:
+            found += [".. list-table::", "   :header-rows: 1", ""]
+        if inside and set(line) - set("|-: "):  # the line below the heading has nothing else
+            found += [
+                f"   {' ' if place else '*'} - {text}" for place, text in enumerate(_cells(line))
+            ]
+        elif not inside:
+            found += ["", line] if follows and line else [line]
     lines[:] = found
 
 
