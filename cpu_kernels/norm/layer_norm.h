@@ -4,7 +4,7 @@
 
 #include <fusewheel/norm/layer_norm_args.h>
 
-#include "simd/rows.h"
+#include "together.h"
 
 // Defined in layer_norm.cpp: the gradients of weight and bias, from their partials.
 FUSEWHEEL_DECLARE(void layer_norm_parameter_columns(const LayerNormBackwardArgs&, int64_t,
@@ -19,31 +19,30 @@ struct Moments {
 };
 
 // Two passes over each block of the row, the second from the cache; the blocks are then put
-// together (Chan, Golub and LeVeque, 1983). `read(i, live)` is asked once for every vector, before
+// together (Chan, Golub and LeVeque, 1983). `read(i, live)` is asked once for every pair, before
 // x is read itself: it may write it.
 template <typename T, typename Read>
 FUSEWHEEL_INLINE Moments<Accumulate<T>> moments(const T* x, int64_t size, Read read) {
   using A = Accumulate<T>;
-  constexpr int64_t kBlock = 4096;
   Moments<A> all = {size == 0 ? static_cast<A>(__builtin_nanf("")) : 0, 0};
   for (int64_t first = 0; first < size; first += kBlock) {
     const int64_t count = size - first < kBlock ? size - first : kBlock;
-    Vec<A> sums[kSums] = {};
-    for_each_vector_in_turn<A>(count, [&](int64_t i, int64_t live, int k) {
-      sums[k] += read(first + i, live);
+    Pair<A> sums[kTurns] = {};
+    for_each_pair_in_turn<A>(count, [&](int64_t i, int64_t live, int k) FUSEWHEEL_STEP {
+      sums[k] = sums[k] + read(first + i, live);
     });
     // Where the mean is large, its last bits are the result's first.
-    const A mean = static_cast<A>(sum_in_double<A>(sums) / static_cast<double>(count));
-    Vec<A> squares[kSums] = {};
-    for_each_vector_in_turn<A>(count, [&](int64_t i, int64_t live, int k) {
-      const auto deviation = first_lanes<A>(load(x + first + i, live) - mean, live);
-      squares[k] += deviation * deviation;
+    const A mean = static_cast<A>(sum_in_double(sums) / static_cast<double>(count));
+    Pair<A> squares[kTurns] = {};
+    for_each_pair_in_turn<A>(count, [&](int64_t i, int64_t live, int k) FUSEWHEEL_STEP {
+      const auto deviation = first_elements<T>(load_pair(x + first + i, live) - mean, live);
+      squares[k] = squares[k] + deviation * deviation;
     });
     const A share = static_cast<A>(count) / static_cast<A>(first + count);
     const A apart = mean - all.mean;
     all.mean += apart * share;
     // Not apart * apart first: it may overflow.
-    all.squares += sum<A>(squares) + apart * (apart * (static_cast<A>(first) * share));
+    all.squares += sum(squares[0] + squares[1]) + apart * (apart * (static_cast<A>(first) * share));
   }
   return all;
 }
@@ -55,23 +54,32 @@ FUSEWHEEL_INLINE void layer_norm_forward(const LayerNormArgs& args, int64_t begi
   using A = Accumulate<T>;
   const auto* weight = static_cast<const T*>(args.weight);
   const auto* bias = static_cast<const T*>(args.bias);
-  for (int64_t row = begin; row < end; ++row) {
-    const auto* x = static_cast<const T*>(args.x) + row * args.x_stride;
-    auto* y = static_cast<T*>(args.y) + row * args.size;
-    const auto found =
-        moments(x, args.size, [&](int64_t i, int64_t live) { return read(row, i, live); });
-    const A mean = found.mean;
-    const A rstd = 1 / square_root(found.squares / static_cast<A>(args.size) +
-                                   static_cast<A>(args.eps));
-    static_cast<A*>(args.mean)[row] = mean;
-    static_cast<A*>(args.rstd)[row] = rstd;
-    for_each_vector<A>(args.size, [&](int64_t i, int64_t live) {
-      auto value = (load(x + i, live) - mean) * rstd;
-      value = weight == nullptr ? value : value * load(weight + i, live);
-      value = bias == nullptr ? value : value + load(bias + i, live);
-      store(y + i, value, live);
+  rows_together<A>(begin, end, [&](int64_t first, auto rows) FUSEWHEEL_STEP {
+    const auto* x = static_cast<const T*>(args.x) + first * args.x_stride;
+    auto* y = static_cast<T*>(args.y) + first * args.size;
+    A mean[rows];
+    A rstd[rows];
+    for (int r = 0; r < rows; ++r) {
+      const auto found = moments(x + r * args.x_stride, args.size,
+                                 [&](int64_t i, int64_t live) FUSEWHEEL_STEP {
+                                   return read(first + r, i, live);
+                                 });
+      mean[r] = known_nan(found.mean);
+      rstd[r] = known_nan(1 / square_root(found.squares / static_cast<A>(args.size) +
+                                          static_cast<A>(args.eps)));
+      static_cast<A*>(args.mean)[first + r] = mean[r];
+      static_cast<A*>(args.rstd)[first + r] = rstd[r];
+    }
+    for_each_pair<A>(args.size, [&](int64_t i, int64_t live) FUSEWHEEL_STEP {
+      const auto factor = weight == nullptr ? ones<A>() : load_pair(weight + i, live);
+      // Zeros that leave a zero's sign alone.
+      const auto shift = bias == nullptr ? Pair<A>{} * A{-1} : load_pair(bias + i, live);
+      for_each<rows>([&](int r) FUSEWHEEL_STEP {
+        const auto h = (load_pair(x + r * args.x_stride + i, live) - mean[r]) * rstd[r];
+        store_pair(y + r * args.size + i, h * factor + shift, live);
+      });
     });
-  }
+  });
 }
 
 // With h = (x - mean) * rstd and g = grad * weight:
@@ -83,8 +91,8 @@ FUSEWHEEL_INLINE void layer_norm_backward(const LayerNormBackwardArgs& args, int
   using A = Accumulate<T>;
   const bool parameters = args.weight_partials != nullptr;
   const auto* weight = static_cast<const T*>(args.weight);
-  const auto weighted = [&](Vec<A> dy, int64_t i, int64_t live) {
-    return weight == nullptr ? dy : dy * load(weight + i, live);
+  const auto load_weight = [&](int64_t i, int64_t live) FUSEWHEEL_STEP {
+    return weight == nullptr ? ones<A>() : load_pair(weight + i, live);
   };
   for (int64_t chunk = begin; chunk < end; ++chunk) {
     auto* of_weight = static_cast<A*>(args.weight_partials) + chunk * args.size;
@@ -93,36 +101,60 @@ FUSEWHEEL_INLINE void layer_norm_backward(const LayerNormBackwardArgs& args, int
       clear(of_weight, args.size);
       clear(of_bias, args.size);
     }
+    const int64_t start = chunk * args.count / args.chunks;
     const int64_t last = (chunk + 1) * args.count / args.chunks;
-    for (int64_t row = chunk * args.count / args.chunks; row < last; ++row) {
-      const auto* grad = static_cast<const T*>(args.grad) + row * args.grad_stride;
-      const auto* x = static_cast<const T*>(args.x) + row * args.x_stride;
-      auto* grad_x = static_cast<T*>(args.grad_x) + row * args.size;
-      const A mean = static_cast<const A*>(args.mean)[row];
-      const A rstd = static_cast<const A*>(args.rstd)[row];
-      Vec<A> sums[kSums] = {};
-      Vec<A> dots[kSums] = {};
-      for_each_vector_in_turn<A>(args.size, [&](int64_t i, int64_t live, int k) {
-        const auto h = (load(x + i, live) - mean) * rstd;
-        const auto dy = load(grad + i, live);
-        const auto g = weighted(dy, i, live);
-        sums[k] += g;
-        dots[k] += g * h;
+    rows_together<A>(start, last, [&](int64_t first, auto rows) FUSEWHEEL_STEP {
+      const auto* grad = static_cast<const T*>(args.grad) + first * args.grad_stride;
+      const auto* x = static_cast<const T*>(args.x) + first * args.x_stride;
+      auto* grad_x = static_cast<T*>(args.grad_x) + first * args.size;
+      A mean[rows];
+      A rstd[rows];
+      for (int r = 0; r < rows; ++r) {
+        mean[r] = known_nan(static_cast<const A*>(args.mean)[first + r]);
+        rstd[r] = known_nan(static_cast<const A*>(args.rstd)[first + r]);
+      }
+      const auto normalised = [&](int r, int64_t i, int64_t live) FUSEWHEEL_STEP {
+        return (load_pair(x + r * args.x_stride + i, live) - mean[r]) * rstd[r];
+      };
+      double totals[2 * rows];  // of g, then of g * h
+      const auto add = [&](int64_t i, int64_t live, Pair<A>* sums) FUSEWHEEL_STEP {
+        const auto factor = load_weight(i, live);
+        Pair<A> total_weight = {};
+        Pair<A> total_bias = {};
+        for_each<rows>([&](int r) FUSEWHEEL_STEP {
+          const auto h = normalised(r, i, live);
+          const auto dy = load_pair(grad + r * args.grad_stride + i, live);
+          const auto g = dy * factor;
+          sums[r] = sums[r] + g;
+          sums[rows + r] = sums[rows + r] + g * h;
+          total_weight = total_weight + dy * h;
+          total_bias = total_bias + dy;
+        });
         if (parameters) {
-          store(of_weight + i, load(of_weight + i, live) + dy * h, live);
-          store(of_bias + i, load(of_bias + i, live) + dy, live);
+          store_as<T>(of_weight + i, load_as<T>(of_weight + i, live) + total_weight, live);
+          store_as<T>(of_bias + i, load_as<T>(of_bias + i, live) + total_bias, live);
         }
+      };
+      sums_together<A>(args.size, totals, add);
+      A mean_g[rows];
+      A mean_gh[rows];
+      A slope[rows];
+      for (int r = 0; r < rows; ++r) {
+        mean_g[r] = static_cast<A>(totals[r] / static_cast<double>(args.size));
+        mean_gh[r] = static_cast<A>(totals[rows + r] / static_cast<double>(args.size));
+        // The norm of a single element is constant, but grad * weight has been rounded.
+        slope[r] = args.size == 1 ? 0 : rstd[r];
+      }
+      for_each_pair<A>(args.size, [&](int64_t i, int64_t live) FUSEWHEEL_STEP {
+        const auto factor = load_weight(i, live);
+        for_each<rows>([&](int r) FUSEWHEEL_STEP {
+          const auto h = normalised(r, i, live);
+          const auto g = load_pair(grad + r * args.grad_stride + i, live) * factor;
+          const auto grad_of_x = (g - mean_g[r] - h * mean_gh[r]) * slope[r];
+          store_pair(grad_x + r * args.size + i, finish(first + r, i, live, grad_of_x), live);
+        });
       });
-      // The norm of a single element is constant, but grad * weight has been rounded.
-      const A slope = args.size == 1 ? 0 : rstd;
-      const A mean_g = sum<A>(sums) / static_cast<A>(args.size);
-      const A mean_gh = sum<A>(dots) / static_cast<A>(args.size);
-      for_each_vector<A>(args.size, [&](int64_t i, int64_t live) {
-        const auto h = (load(x + i, live) - mean) * rstd;
-        const auto g = weighted(load(grad + i, live), i, live);
-        store(grad_x + i, finish(row, i, live, slope * (g - mean_g - h * mean_gh)), live);
-      });
-    }
+    });
   }
 }
 

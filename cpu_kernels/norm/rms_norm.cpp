@@ -8,17 +8,13 @@ namespace fusewheel::FUSEWHEEL_ISA {
 void rms_norm_rows(const RmsNormArgs& args, int64_t begin, int64_t end) {
   for_dtype(args.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const auto* x = static_cast<const T*>(args.x);
-    rms_norm_forward<T>(args, begin, end, [&](int64_t row, int64_t i, int64_t live) {
-      return load(x + row * args.x_stride + i, live);
-    });
+    rms_norm_forward<T>(args, begin, end, own_rows<T>(args));
   });
 }
 
 void rms_norm_backward_chunks(const RmsNormBackwardArgs& args, int64_t begin, int64_t end) {
   for_dtype(args.dtype, [&](auto zero) {
-    rms_norm_backward<decltype(zero)>(
-        args, begin, end, [](int64_t, int64_t, int64_t, auto grad_x) { return grad_x; });
+    rms_norm_backward<decltype(zero)>(args, begin, end, as_it_is);
   });
 }
 

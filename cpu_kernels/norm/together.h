@@ -1,0 +1,137 @@
+// What the norms share: two rows at once, so that what rows have in common, the weight and the sums
+// of its gradient, is read and written once for both.
+#pragma once
+
+#include "simd/pairs.h"
+#include "simd/rows.h"
+
+namespace fusewheel::FUSEWHEEL_ISA {
+
+constexpr int kTogether = 2;
+
+// Blocks of so many elements of a row are summed apart: the longer a sum, the more it rounds.
+constexpr int64_t kBlock = 4096;
+
+// A number that is a constant of its type.
+template <int value>
+struct Constant {
+  constexpr operator int() const { return value; }
+};
+
+// Calls body(first, rows) for rows [begin, end), with a Constant.
+template <typename A, typename Body>
+FUSEWHEEL_INLINE void rows_together(int64_t begin, int64_t end, Body body) {
+  int64_t row = begin;
+  for (; row + kTogether <= end; row += kTogether) {
+    body(row, Constant<kTogether>{});
+  }
+  for (; row < end; ++row) {
+    body(row, Constant<1>{});
+  }
+}
+
+// Reads the rows of x as they are,
+template <typename T, typename Args>
+FUSEWHEEL_INLINE auto own_rows(const Args& args) {
+  const auto* x = static_cast<const T*>(args.x);
+  return [&args, x](int64_t row, int64_t i, int64_t live) FUSEWHEEL_STEP {
+    return load_pair(x + row * args.x_stride + i, live);
+  };
+}
+
+// and finishes the gradient of x so.
+constexpr auto as_it_is = [](int64_t, int64_t, int64_t, auto grad_x) FUSEWHEEL_STEP {
+  return grad_x;
+};
+
+template <int rows, typename Step>
+FUSEWHEEL_INLINE void for_each(Step step) {
+#pragma GCC unroll 2
+  for (int r = 0; r < rows; ++r) {
+    step(r);
+  }
+}
+
+template <typename A>
+FUSEWHEEL_INLINE Pair<A> ones() {
+  return Pair<A>{} + A{1};
+}
+
+template <typename A>
+FUSEWHEEL_INLINE A sum(Pair<A> value) {
+  return sum<A>(value.even + value.odd);
+}
+
+// So many running sums of pairs hide the latency of the addition.
+constexpr int kTurns = 2;
+
+// for_each_pair, and whose turn it is: step(i, live, k) with k < kTurns.
+template <typename A, typename Step>
+FUSEWHEEL_INLINE void for_each_pair_in_turn(int64_t size, Step step) {
+  int64_t i = 0;
+  for (; i + kTurns * kPair<A> <= size; i += kTurns * kPair<A>) {
+    step(i, kPair<A>, 0);
+    step(i + kPair<A>, kPair<A>, 1);
+  }
+  for_each_pair<A>(size - i, [&](int64_t j, int64_t live) FUSEWHEEL_STEP { step(i + j, live, 0); });
+}
+
+// The sum of such sums, its last additions in double.
+template <typename A>
+FUSEWHEEL_INLINE double sum_in_double(const Pair<A> (&sums)[kTurns]) {
+  return sum_in_double<A>({sums[0].even, sums[0].odd, sums[1].even, sums[1].odd});
+}
+
+// The sum of terms(i, live) over a row.
+template <typename A, typename Terms>
+FUSEWHEEL_INLINE double sum_of_pairs(int64_t size, Terms terms) {
+  double total = 0;
+  for (int64_t first = 0; first < size; first += kBlock) {
+    const int64_t block = size - first < kBlock ? size - first : kBlock;
+    Pair<A> sums[kTurns] = {};
+    for_each_pair_in_turn<A>(block, [&](int64_t i, int64_t live, int k) FUSEWHEEL_STEP {
+      sums[k] = sums[k] + terms(first + i, live);
+    });
+    total += static_cast<double>(sum(sums[0] + sums[1]));
+  }
+  return total;
+}
+
+// The first `live` elements of T; zero in the others.
+template <typename T, typename A = Accumulate<T>>
+FUSEWHEEL_INLINE Pair<A> first_elements(Pair<A> value, int64_t live) {
+  if (live == kPair<A>) {
+    return value;
+  }
+  A numbers[kPair<A>];
+  store_as<T>(numbers, value, kPair<A>);
+  return load_as<T>(numbers, live);
+}
+
+// The sums, along some rows at once, of what add(i, live, sums) adds up. There are fewer running
+// sums for each row, so the blocks are smaller.
+template <typename A, int count, typename Add>
+FUSEWHEEL_INLINE void sums_together(int64_t size, double (&totals)[count], Add add) {
+  for (double& total : totals) {
+    total = 0;
+  }
+  constexpr int64_t kSmall = kBlock / 2;
+  for (int64_t first = 0; first < size; first += kSmall) {
+    const int64_t block = size - first < kSmall ? size - first : kSmall;
+    Pair<A> sums[count] = {};
+    for_each_pair<A>(block, [&](int64_t i, int64_t live) FUSEWHEEL_STEP {
+      add(first + i, live, sums);
+    });
+    for (int k = 0; k < count; ++k) {
+      totals[k] += static_cast<double>(sum(sums[k]));
+    }
+  }
+}
+
+// The statistic of a row, or the NaN whose lower half is zero: see round_numbers.
+template <typename A>
+FUSEWHEEL_INLINE A known_nan(A value) {
+  return value == value ? value : static_cast<A>(__builtin_nanf(""));
+}
+
+}  // namespace fusewheel::FUSEWHEEL_ISA
