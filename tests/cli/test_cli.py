@@ -221,3 +221,18 @@ def test_as_a_module(tmp_path: Path) -> None:
         [sys.executable, "-m", "fusewheel", "nothing"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2 and "Usage: python -m fusewheel" in done.stderr
+
+
+def test_a_report_has_colours_on_a_terminal_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    short = ("bench", "gelu", "--seconds", "0", "--threads", str(torch.get_num_threads()))
+    monkeypatch.setattr(bench, "measure", lambda *_: [2.0, 1.0])
+    assert "\x1b[" not in run(capsys, *short)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert run(capsys, *short).endswith("\x1b[32m2.00\x1b[0m\n")
+    assert "\x1b[32min use\x1b[0m" in run(capsys, "info")
+    assert "\x1b[" not in run(capsys, "info", "--json")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[" not in run(capsys, *short)

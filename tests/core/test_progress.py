@@ -9,7 +9,8 @@ import threading
 import types
 
 import pytest
-from fusewheel._core.progress import LiveLine, progress
+import torch
+from fusewheel._core.progress import LiveLine, progress, working
 
 
 class Terminal(io.StringIO):
@@ -91,3 +92,16 @@ def test_fusewheel_alone_imports_neither_tqdm_nor_psutil():
     code = f"import sys, torch; before = {unwanted}; import fusewheel; print({unwanted} - before)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_a_line_stands_while_a_graph_is_compiled(terminal):
+    torch.compile(lambda x: x.sin(), backend="fusewheel", options={"inner": "none"})(torch.ones(2))
+    shown = terminal.getvalue()
+    assert "fusewheel: compiling a graph of 3 nodes" in shown
+    assert shown.rstrip(" ").endswith("\r"), "it is removed"
+
+
+def test_the_line_goes_away_if_what_it_is_about_fails(terminal):
+    with pytest.raises(ValueError), working("at work"):
+        raise ValueError
+    assert "at work" in terminal.getvalue() and terminal.getvalue().rstrip(" ").endswith("\r")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import warnings
@@ -77,6 +78,17 @@ class LiveLine:
         """Print a line that stays."""
         self.close()
         print(text, file=self._stream, flush=True)
+
+
+@contextlib.contextmanager
+def working(text: str) -> Iterator[None]:
+    """Shows a line on standard error while the body runs; nothing if that is not a terminal."""
+    line = LiveLine(sys.stderr)
+    line.show(text)
+    try:
+        yield
+    finally:
+        line.close()
 
 
 def _bar(stream: TextIO | None, **options: Any) -> Any:

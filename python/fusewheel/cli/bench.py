@@ -13,11 +13,14 @@ import click
 from fusewheel._core.progress import progress
 from fusewheel._core.report import BaseReport
 from fusewheel.cli.complete import items, timed_names
+from fusewheel.cli.show import show
 
 if TYPE_CHECKING:
     from fusewheel.dispatch.operator import Operator
 
 DTYPES = ("float32", "bfloat16", "float16")
+EQUAL = 0.05
+"""Times that differ by less are shown as equal."""
 LEAST = 5
 """The smallest number of calls of each function."""
 
@@ -66,6 +69,16 @@ class Timings(BaseReport):
                 f"{t.fusewheel * 1e3:10.3f}  {t.ratio:5.2f}"
             )
         return "\n".join(lines)
+
+
+def _colour(ratio: str) -> str | None:
+    if abs(float(ratio) - 1) < EQUAL:
+        return None
+    return "green" if float(ratio) > 1 else "red"
+
+
+COLOURS = {r"(?<=  )[\d.]+$": _colour}
+"""Of the ratio, which ends a line."""
 
 
 def measure(first: Callable[[], Any], second: Callable[[], Any], seconds: float) -> list[float]:
@@ -147,4 +160,4 @@ def bench(
             theirs, ours = measure(eager, own, seconds)
             found.append(Timing(name, case, dtype, theirs, ours, theirs / ours))
     report = Timings(hardware(), tuple(found))
-    click.echo(report.to_json() if as_json else str(report))
+    show(report, as_json, COLOURS)

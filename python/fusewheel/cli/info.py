@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import click
 
 from fusewheel._core.report import BaseReport
+from fusewheel.cli.show import show
 
 PACKAGES = ("transformers", "accelerate", "peft", "gguf", "kernels", "xllamacpp", "numpy")
 
@@ -78,6 +79,9 @@ class Info(BaseReport):
         return "\n".join(lines)
 
 
+COLOURS = {r"\bin use$": "green", r"\bnot in use(?=:)": "red"}
+
+
 def collect() -> Info:
     """The facts of this process."""
     import torch
@@ -115,4 +119,4 @@ def collect() -> Info:
 def info(as_json: bool = False) -> None:
     """Versions, processor, kernel libraries, operators: what a report of a bug needs."""
     found = collect()
-    click.echo(found.to_json() if as_json else str(found))
+    show(found, as_json, COLOURS)

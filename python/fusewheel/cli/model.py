@@ -12,6 +12,11 @@ from typing import Any, Literal
 
 import click
 
+from fusewheel.cli.show import show
+
+COLOURS = {r"^replaced(?= )": "green", r"^(kept|left|break)(?= )": "yellow"}
+"""Of the first column of what `explain` prints."""
+
 
 @click.command(short_help="Say what the compiler replaces in a model, and why not the rest.")
 @click.argument("model", metavar="MODEL")
@@ -45,7 +50,7 @@ def explain(
             inputs = []
     with torch.set_grad_enabled(train):
         report = fusewheel.explain(module, *inputs, **named)
-    click.echo(report.to_json() if as_json else str(report))
+    show(report, as_json, COLOURS)
 
 
 @click.command()

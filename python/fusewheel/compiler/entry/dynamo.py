@@ -13,6 +13,7 @@ from torch.fx import Graph, GraphModule
 
 from fusewheel._core.after_import import after_import
 from fusewheel._core.caches import name_version_in_caches
+from fusewheel._core.progress import working
 from fusewheel._torch import compiled_module, inductor
 from fusewheel._torch.autograd import below_autograd, in_forward_mode
 from fusewheel._torch.dynamo import backend_named, counters
@@ -70,7 +71,8 @@ def backend(
     rest = dict(options or {})
     inner = rest.pop("inner", None)
     recorder = Recorder(attentions=False)  # the counters do not show them
-    compiled = compile_graph(gm, example_inputs, recorder, inner, mode, rest)
+    with working(f"fusewheel: compiling a graph of {len(gm.graph.nodes):,} nodes"):
+        compiled = compile_graph(gm, example_inputs, recorder, inner, mode, rest)
     # Dynamo and Inductor count what they do in the same place.
     counters()["fusewheel"].update(recorder.report().counts())
     return compiled
