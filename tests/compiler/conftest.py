@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from fusewheel.compiler import Report
 from fusewheel.compiler.entry.dynamo import compile_graph
 from fusewheel.compiler.match.registry import known_patterns
 from fusewheel.compiler.match.report import Recorder
+from torch.testing import assert_close
 from training import assert_step, run
 
 assert fusewheel and fresh
@@ -43,28 +45,32 @@ class Compare:
         function: Callable[..., Any],
         *inputs: Any,
         inner: Any = "aot_eager",
-        tolerance: float = 1e-5,
-        **settings: Any,
-    ) -> Report:
-        compiled, recorder = self.compile(function, inner, **settings)
-        expected, actual = run(function, inputs), run(compiled, inputs)
-        assert expected.keys() == actual.keys()
-        for name, value in expected.items():
-            assert_close(actual[name], value, tolerance)
-        return recorder.report()
-
-    def oracle(
-        self,
-        function: Callable[..., Any],
-        *inputs: Any,
-        inner: Any = "aot_eager",
         exact: Callable[..., Any] | None = None,
         whole: bool = False,
         **settings: Any,
     ) -> Report:
-        """The same with the oracle as judge: outputs and gradients beside those in float64."""
+        """The oracle judges outputs and gradients; a module is copied for the exact result.
+
+        `exact` and `whole` as in `assert_step`.
+        """
         compiled, recorder = self.compile(function, inner, **settings)
+        if exact is None and isinstance(function, torch.nn.Module):
+            exact = copy.deepcopy(function).double()
         assert_step(compiled, function, *inputs, exact=exact, whole=whole)
+        return recorder.report()
+
+    def bits(
+        self,
+        function: Callable[..., Any],
+        *inputs: Any,
+        inner: Any = "aot_eager",
+        **settings: Any,
+    ) -> Report:
+        """All values are equal to eager's: what runs is what eager runs."""
+        compiled, recorder = self.compile(function, inner, **settings)
+        expected, actual = run(function, inputs), run(compiled, inputs)
+        assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
+        assert required(actual) == required(expected)
         return recorder.report()
 
     def targets(self) -> list[Any]:
@@ -90,15 +96,6 @@ def calls_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "known_patterns", lambda: rest)
 
 
-def assert_close(actual: Any, expected: Any, tolerance: float) -> None:
-    """Equality within `tolerance` of the largest value, with equal metadata."""
-    if not isinstance(expected, torch.Tensor):
-        assert actual == expected
-        return
-    assert actual.dtype == expected.dtype
-    assert actual.shape == expected.shape
-    assert actual.requires_grad == expected.requires_grad
-    if expected.numel():
-        scale = expected.double().abs().max().clamp(min=1e-6)
-        error = (actual.double() - expected.double()).abs().max() / scale
-        assert error <= tolerance, f"relative error {error:.3g}"
+def required(results: dict[str, Any]) -> list[str]:
+    """The names of the tensors that require a gradient."""
+    return [n for n, r in results.items() if isinstance(r, torch.Tensor) and r.requires_grad]

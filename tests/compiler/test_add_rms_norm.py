@@ -60,7 +60,7 @@ def test_as_good_as_eager(compare: Any, norm: str, dtype: torch.dtype) -> None:
 
     function, exact = (partial(block, wide=wide) for wide in (torch.float32, torch.float64))
     inputs = _inputs(dtype)
-    report = compare.oracle(function, *inputs, exact=exact)
+    report = compare(function, *inputs, exact=exact)
     assert report.counts() == {"add_rms_norm": 1}, report
     assert not report.refusals
     (call,) = [n for n in compare.graphs[0].graph.nodes if n.target is OPERATOR]
@@ -117,7 +117,7 @@ def test_uses(compare: Any, use: str) -> None:
     function, exact = (
         partial(block, norm=partial(_llama, wide=wide)) for wide in (torch.float32, torch.float64)
     )
-    report = compare.oracle(function, *_inputs(), exact=exact)
+    report = compare(function, *_inputs(), exact=exact)
     assert report.counts() == counts, report
 
 
@@ -131,7 +131,7 @@ def test_cast_of_the_sum_is_used(compare: Any) -> None:
 
     function, exact = (partial(block, wide=wide) for wide in (torch.float32, torch.float64))
     inputs = _inputs(torch.bfloat16)
-    report = compare.oracle(function, *inputs, exact=exact)
+    report = compare(function, *inputs, exact=exact)
     assert report.counts() == {"add_rms_norm": 1}, report
 
 
@@ -160,7 +160,7 @@ APART: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], str]] = {
 def test_kept_apart(compare: Any, case: str) -> None:
     """The norm alone is replaced."""
     function, reason = APART[case]
-    report = compare.oracle(function, *_inputs(), inner="eager")
+    report = compare(function, *_inputs(), inner="eager")
     assert report.counts() == ({"rms_norm": 1} if case != "other_view" else {}), report
     reasons = [refusal.reason for refusal in report.refusals if refusal.pattern == "add_rms_norm"]
     assert not reason or any(reason in given for given in reasons), report
@@ -195,12 +195,12 @@ def test_sum_written_later(compare: Any, write: str, inner: str) -> None:
         return y, h
 
     inputs = _inputs(torch.bfloat16)
-    report = compare.oracle(block, *inputs, inner=inner)
+    report = compare(block, *inputs, inner=inner)
     assert report.counts() == {}, report
     assert {refusal.pattern for refusal in report.refusals} == {"add_rms_norm", "rms_norm"}
     assert all("what backward needs" in refusal.reason for refusal in report.refusals)
     with torch.no_grad():
-        report = compare.oracle(block, *inputs, inner=inner)
+        report = compare(block, *inputs, inner=inner)
     assert report.counts() == {"add_rms_norm": 1}, report
 
 
@@ -280,7 +280,7 @@ def test_autocast(compare: Any) -> None:
         return _llama(h, w), h
 
     with torch.autocast("cpu", torch.bfloat16):
-        report = compare.oracle(block, *_inputs(), _x(120, 120))
+        report = compare(block, *_inputs(), _x(120, 120))
     assert report.counts() == {"rms_norm": 1}, report
     assert report.refusals[0].reason == "torch.bfloat16 is added to torch.float32"
 

@@ -147,7 +147,7 @@ CALLS: dict[str, tuple[Attend, tuple[int, int], bool]] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_calls(compare: Any, name: str, dtype: torch.dtype) -> None:
     function, bounds, masked = CALLS[name]
-    report = compare.oracle(function, *inputs(dtype), whole=True)
+    report = compare(function, *inputs(dtype), whole=True)
     assert report.counts() == {"attention": 1}, report
     assert not report.refusals and not report.attentions
     scale = 0.4 if name == "scale" else SCALE
@@ -172,7 +172,7 @@ SHIFTED = {
 @pytest.mark.parametrize("name", SHIFTED)
 def test_other_numbers_of_keys(compare: Any, name: str) -> None:
     queries, keys, mask, bounds = SHIFTED[name]
-    report = compare.oracle(
+    report = compare(
         lambda q, k, v: attend(q, k, v, mask(q, k)),
         *inputs(queries=queries, keys=keys),
         inner="eager",
@@ -205,9 +205,7 @@ def test_queries_that_see_no_key(compare: Any, name: str, dtype: torch.dtype) ->
     seen = (seen if seen.dtype == torch.bool else seen == 0).expand(16, 1, -1, -1)
     none = ~seen.any(-1)[:, 0]
     assert none.any() and not none.all()
-    report = compare.oracle(
-        lambda q, k, v: attend(q, k, v, mask(q, k)), *args, inner="eager", whole=True
-    )
+    report = compare(lambda q, k, v: attend(q, k, v, mask(q, k)), *args, inner="eager", whole=True)
     assert report.counts() == {"attention": 1}
     result = compiled(*args)
     (grad,) = torch.autograd.grad(result.square().sum(), args[:1])
@@ -221,7 +219,7 @@ def test_least_number_without_a_key(compare: Any) -> None:
     def masked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return attend(q, k, v, added(causal(q, k) & padding(k)[:, None, None], q))
 
-    report = compare.oracle(masked, *inputs(grad=False), inner="eager")
+    report = compare(masked, *inputs(grad=False), inner="eager")
     assert report.counts() == {"attention": 1}
     assert options(compare) == [(True, *ALL, SCALE, 0.0)]
     kept(compare, masked, inputs(), "the mask may hide all keys of a query with a finite number")
@@ -229,7 +227,7 @@ def test_least_number_without_a_key(compare: Any) -> None:
 
 def kept(compare: Any, function: Attend, args: list[Any], reason: str) -> None:
     """It stays PyTorch's, and the report says why."""
-    report = compare.oracle(function, *args, inner="eager")
+    report = compare(function, *args, inner="eager")
     assert report.count("attention") == 0, report
     reasons = [refusal.reason for refusal in report.refusals if refusal.pattern == "attention"]
     assert len(reasons) == 1 and reason in reasons[0], report
@@ -281,7 +279,7 @@ def test_a_bias(compare: Any) -> None:
     """Any numbers, where nothing is differentiated."""
     mask = torch.randn(1, 4, LENGTH, LENGTH)
     mask[..., 3:5, 7:] = -math.inf
-    report = compare.oracle(attend, *inputs(grad=False), mask, inner="eager")
+    report = compare(attend, *inputs(grad=False), mask, inner="eager")
     assert report.counts() == {"attention": 1}
     assert options(compare) == [(True, *ALL, SCALE, 0.0)]
 
@@ -296,7 +294,7 @@ def test_autocast(compare: Any) -> None:
     def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return attend(q, k, v, causal(q, k))
 
-    report = compare.oracle(lowered, *inputs(), inner="eager", exact=exact)
+    report = compare(lowered, *inputs(), inner="eager", exact=exact)
     assert report.counts() == {"attention": 1}, report
 
 
@@ -323,7 +321,7 @@ def test_any_length(compare: Any, name: str) -> None:
 
 def test_without_a_code_generator(compare: Any) -> None:
     """Nothing of the mask is computed."""
-    report = compare.oracle(CALLS["window"][0], *inputs(), inner="none", whole=True)
+    report = compare(CALLS["window"][0], *inputs(), inner="none", whole=True)
     assert report.counts() == {"attention": 1}
     assert torch.arange not in compare.targets()
 

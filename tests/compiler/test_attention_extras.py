@@ -84,9 +84,7 @@ MASKS: dict[str, tuple[Attend, tuple[int, int] | None]] = {
 def test_soft_cap(compare: Any, name: str, dtype: torch.dtype) -> None:
     hide, bounds = MASKS[name]
     grad = bounds is not None  # a bias may hide all keys of a query
-    report = compare.oracle(
-        lambda q, k, v: capped(q, k, v, hide), *few_heads(dtype, grad), whole=grad
-    )
+    report = compare(lambda q, k, v: capped(q, k, v, hide), *few_heads(dtype, grad), whole=grad)
     assert report.counts() == {"attention": 1}, report
     (found,) = options(compare)
     assert found == (bounds is None, *(bounds or (-1, -1)), pytest.approx(SCALE), CAP)
@@ -97,7 +95,7 @@ def test_soft_cap(compare: Any, name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", ["none", "causal", "window", "filled"])
 def test_sinks(compare: Any, name: str, dtype: torch.dtype) -> None:
     hide, bounds = MASKS[name]
-    report = compare.oracle(
+    report = compare(
         lambda q, k, v, sinks: sunk(q, k, v, sinks, hide),
         *(*few_heads(dtype), logits(dtype)),
         whole=True,
@@ -116,7 +114,7 @@ def test_repeated_keys_that_are_written(compare: Any) -> None:
         scores = torch.tanh(torch.matmul(q, k.transpose(2, 3)) * SCALE / CAP) * CAP
         return torch.matmul(F.softmax(scores, dim=-1), v)
 
-    report = compare.oracle(f, *few_heads(grad=False))
+    report = compare(f, *few_heads(grad=False))
     assert report.counts() == {}, report
     assert any("writes in place" in refusal.reason for refusal in report.refusals), report
 
@@ -143,7 +141,7 @@ FORMS: dict[str, Attend] = {
 @pytest.mark.parametrize("name", FORMS)
 def test_other_forms(compare: Any, name: str) -> None:
     args = few_heads() if name == "both" else inputs()
-    report = compare.oracle(
+    report = compare(
         lambda q, k, v, sinks: merged(FORMS[name](q, k, v, sinks)) + sinks.sum(),
         *(*args, logits(torch.float32)),
         whole=True,
@@ -165,7 +163,7 @@ def _late(s: Tensor, q: Tensor, k: Tensor, value: float | None = None) -> Tensor
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_queries_with_a_sink_alone(compare: Any, dtype: torch.dtype) -> None:
     """They are 0, in training too."""
-    report = compare.oracle(
+    report = compare(
         lambda q, k, v, sinks: sunk(q, k, v, sinks, _late),
         *(*few_heads(dtype), logits(dtype)),
         inner="eager",
@@ -231,7 +229,7 @@ KEPT: dict[str, tuple[Attend, str]] = {
 @pytest.mark.parametrize("name", KEPT)
 def test_kept(compare: Any, name: str) -> None:
     function, reason = KEPT[name]
-    report = compare.oracle(function, *inputs(heads=4), logits(torch.float32), inner="eager")
+    report = compare(function, *inputs(heads=4), logits(torch.float32), inner="eager")
     assert report.counts() == {}, report
     assert len(report.refusals) == 1 and reason in report.refusals[0].reason, report
     assert report.refusals[0].pattern == "attention"

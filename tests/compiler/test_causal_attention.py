@@ -88,7 +88,7 @@ def calls(compare: Any) -> list[torch.fx.Node]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("name", CAUSAL)
 def test_causal(compare: Any, name: str, dtype: torch.dtype) -> None:
-    report = compare.oracle(CAUSAL[name], *inputs(dtype), inner="eager", whole=True)
+    report = compare(CAUSAL[name], *inputs(dtype), inner="eager", whole=True)
     assert report.count("causal_attention") == 1, report
     assert [call.mask for call in report.attentions] == ["causal"]
     (call,) = calls(compare)
@@ -99,7 +99,7 @@ def test_causal(compare: Any, name: str, dtype: torch.dtype) -> None:
 def test_other_numbers_of_keys(compare: Any, queries: int, keys: int) -> None:
     """The first query sees the first key, however many there are of both."""
     tensors = inputs(queries=queries, keys=keys)
-    report = compare.oracle(CAUSAL["boolean"], *tensors, inner="eager", whole=True)
+    report = compare(CAUSAL["boolean"], *tensors, inner="eager", whole=True)
     assert report.counts() == {"causal_attention": 1}
 
 
@@ -126,7 +126,7 @@ def test_autocast(compare: Any) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             return CAUSAL["boolean"](q, k, v)
 
-    report = compare.oracle(attend_in_bfloat16, *inputs(), inner="eager")
+    report = compare(attend_in_bfloat16, *inputs(), inner="eager")
     assert report.counts() == {"causal_attention": 1}, report
 
 
@@ -145,7 +145,7 @@ def test_mask_from_outside_of_a_checkpoint(compare: Any, depth: int) -> None:
         first = _checkpoint(q, k, v, mask, depth)
         return _checkpoint(first, k, v, mask[None, None], depth)
 
-    report = compare.oracle(f, *inputs(), whole=True)
+    report = compare(f, *inputs(), whole=True)
     assert report.counts() == {"causal_attention": 2}, report
     assert [(call.count, call.mask) for call in report.attentions] == [(2, "causal")]
 

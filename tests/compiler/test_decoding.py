@@ -30,7 +30,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 
 def count(compare: Any, function: Any, *given: Any, **settings: Any) -> int:
     """How many calls became `attend`; the oracle judges the values."""
-    compare.oracle(function, *given, inner="none", **settings)
+    compare(function, *given, inner="none", **settings)
     found: int = compare.targets().count(attend)
     return found
 

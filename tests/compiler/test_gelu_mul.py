@@ -50,7 +50,7 @@ def _arguments(compare: Any) -> list[Any]:
 @pytest.mark.parametrize("gate", GATES)
 def test_gates(compare: Any, gate: str, dtype: torch.dtype) -> None:
     function, tanh = GATES[gate]
-    report = compare.oracle(function, _x(7, 33, dtype=dtype), _x(7, 33, dtype=dtype))
+    report = compare(function, _x(7, 33, dtype=dtype), _x(7, 33, dtype=dtype))
     assert report.counts() == {"gelu_mul": 1} and not report.refusals, report
     assert _arguments(compare) == [(tanh,)]
 
@@ -58,7 +58,7 @@ def test_gates(compare: Any, gate: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("which", [(True, False), (False, True), (False, False)])
 def test_requires_grad_is_kept(compare: Any, which: tuple[bool, bool]) -> None:
     args = _x(3, 8, grad=which[0]), _x(3, 8, grad=which[1])
-    assert compare.oracle(GATES["new"][0], *args).counts() == {"gelu_mul": 1}
+    assert compare(GATES["new"][0], *args).counts() == {"gelu_mul": 1}
 
 
 OTHERS: dict[str, tuple[Callable[[Tensor, Tensor], Any], int, str | None]] = {
@@ -79,7 +79,7 @@ OTHERS: dict[str, tuple[Callable[[Tensor, Tensor], Any], int, str | None]] = {
 def test_others(compare: Any, case: str) -> None:
     """Where only the product is in the way, gelu alone is replaced."""
     function, count, reason = OTHERS[case]
-    report = compare.oracle(function, _x(3, 4), _x(3, 4))
+    report = compare(function, _x(3, 4), _x(3, 4))
     assert report.counts() == ({"gelu": 1} if count else {}), report
     found = [refusal.reason for refusal in report.refusals if refusal.pattern == "gelu_mul"]
     assert len(found) == (reason is not None), report

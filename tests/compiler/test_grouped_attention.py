@@ -52,7 +52,7 @@ ALIKE: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("case", ALIKE)
 def test_the_same_values(compare: Any, case: str, dtype: torch.dtype) -> None:
-    report = compare(ALIKE[case], *inputs(dtype), inner="eager", tolerance=0.0)
+    report = compare.bits(ALIKE[case], *inputs(dtype), inner="eager")
     assert report.counts() == {"grouped_attention": 1}, report
 
 
@@ -133,7 +133,7 @@ def test_a_write_before_is_seen(compare: Any) -> None:
         k.index_copy_(2, torch.tensor([3]), q[:, :3, :1] * 2)
         return attention(q, k, v)
 
-    report = compare(function, *inputs(), inner="eager", tolerance=0.0)
+    report = compare.bits(function, *inputs(), inner="eager")
     assert report.counts() == {"grouped_attention": 1}, report
 
 
@@ -148,5 +148,5 @@ def test_autocast(compare: Any, inside: bool) -> None:
 
     with torch.autocast("cpu", torch.bfloat16, enabled=not inside):
         function = cast if inside else attention
-        report = compare(function, q, k, v.bfloat16(), inner="eager", tolerance=0.0)
+        report = compare.bits(function, q, k, v.bfloat16(), inner="eager")
     assert report.counts() == {"grouped_attention": 1}, report

@@ -68,7 +68,7 @@ NORMS: dict[str, Callable[[Tensor, Tensor, Tensor, torch.dtype], Tensor]] = {
 @pytest.mark.parametrize("norm", NORMS)
 def test_as_good_as_eager(compare: Any, norm: str, dtype: torch.dtype) -> None:
     function, exact = (partial(NORMS[norm], wide=wide) for wide in (torch.float32, torch.float64))
-    report = compare.oracle(function, *_inputs(dtype), exact=exact)
+    report = compare(function, *_inputs(dtype), exact=exact)
     assert report.counts() == {"layer_norm": 1}, report
 
 
@@ -107,7 +107,7 @@ def test_spellings(compare: Any, variance: str, root: str) -> None:
     def norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
         return ROOTS[root](x - _mean(x), VARIANCES[variance](x)) * w + b
 
-    report = compare.oracle(norm, *_inputs(), inner="eager")
+    report = compare(norm, *_inputs(), inner="eager")
     assert report.counts() == {"layer_norm": 1}, report
     assert not report.refusals
 
@@ -126,7 +126,7 @@ def test_mixed_dtypes(
 
     args = _x(4, 120, dtype=x), _x(120, dtype=weight), _x(120, dtype=weight)
     exact = partial(norm, wide=torch.float64)
-    report = compare.oracle(norm, *args, inner="eager", exact=exact)
+    report = compare(norm, *args, inner="eager", exact=exact)
     assert report.counts() == {"layer_norm": 1}, report
     (call,) = [n for n in compare.graphs[0].graph.nodes if n.target is OPERATOR]
     narrow = x == weight == result == torch.bfloat16
@@ -139,7 +139,7 @@ def test_float64(compare: Any) -> None:
         return F.layer_norm(_normalised(x) * w + b, (120,), w, b)
 
     inputs = _inputs(torch.float64)
-    assert compare.oracle(norm, *inputs).count() == 2
+    assert compare(norm, *inputs).count() == 2
 
 
 def test_modules_under_inductor(compare: Any) -> None:
@@ -180,7 +180,7 @@ def test_autocast(compare: Any) -> None:
         return F.layer_norm(F.linear(y, m), (120,), w, b)
 
     with torch.autocast("cpu", torch.bfloat16):
-        report = compare.oracle(f, *_inputs(), _x(120, 120))
+        report = compare(f, *_inputs(), _x(120, 120))
     assert report.counts() == {"layer_norm": 1}, report
     assert "the input is torch.bfloat16, the weight is torch.float32" in report.refusals[0].reason
 
@@ -204,7 +204,7 @@ def test_a_weight_that_is_none_stays_outside(compare: Any) -> None:
         return F.layer_norm(x, (120,)) * (1 + scale[:, None]) + _normalised(x) + y
 
     inputs = _x(4, 17, 120), _x(4, 120), _x(4, 17, 120)
-    report = compare.oracle(f, *inputs)
+    report = compare(f, *inputs)
     assert report.counts() == {"layer_norm": 2}, report
 
 
@@ -219,7 +219,7 @@ def test_values_used_elsewhere(compare: Any) -> None:
     function, exact = (partial(f, wide=wide) for wide in (torch.float32, torch.float64))
     for dtype in (torch.float32, torch.bfloat16):
         compare.graphs.clear()
-        report = compare.oracle(function, *_inputs(dtype), exact=exact)
+        report = compare(function, *_inputs(dtype), exact=exact)
         assert report.counts() == {"layer_norm": 1}, report
 
 
@@ -258,7 +258,7 @@ def test_casts_of_one_input(compare: Any, written: bool) -> None:
 
     inputs = [_x(*shape, dtype=torch.bfloat16, grad=False) for shape in ((4, 120), (120,), (120,))]
     exact = partial(f, wide=torch.float64)
-    report = compare.oracle(f, *inputs, inner="eager", exact=exact)
+    report = compare(f, *inputs, inner="eager", exact=exact)
     assert report.counts() == ({} if written else {"layer_norm": 1}), report
     assert not written or "writes in place" in report.refusals[0].reason
 
@@ -272,6 +272,6 @@ def test_written_later(compare: Any) -> None:
         x.add_(1)
         return y * x
 
-    report = compare.oracle(f, *_inputs(torch.bfloat16), inner="eager")
+    report = compare(f, *_inputs(torch.bfloat16), inner="eager")
     assert report.counts() == {}, report
     assert "backward" in report.refusals[0].reason

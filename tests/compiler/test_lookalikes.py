@@ -65,10 +65,11 @@ NORMS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
 @pytest.mark.parametrize("case", NORMS)
 def test_norms(compare: Any, case: str) -> None:
     function, reason = NORMS[case]
-    report = compare(
+    expected = {"rms_norm": 1} if case == "complex_chain" else {}
+    check = compare if expected else compare.bits
+    report = check(
         function, torch.randn(4, 4, requires_grad=True), torch.randn(4, requires_grad=True)
     )
-    expected = {"rms_norm": 1} if case == "complex_chain" else {}
     assert report.counts() == expected, report
     assert any(reason in refusal.reason for refusal in report.refusals), report
 

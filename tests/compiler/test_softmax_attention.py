@@ -103,7 +103,7 @@ FORMS: dict[str, Attend] = {
 @pytest.mark.parametrize("name", FORMS)
 def test_as_good_as_eager(compare: Any, name: str, dtype: torch.dtype) -> None:
     form = FORMS[name]
-    report = compare.oracle(lambda *args: merged(form(*args)), *inputs(dtype), whole=True)
+    report = compare(lambda *args: merged(form(*args)), *inputs(dtype), whole=True)
     causal = {"causal_attention": 1} if name in ("added", "filled", "filled_with_least") else {}
     assert report.counts() == {"softmax_attention": 1} | causal, report
     assert not report.refusals
@@ -118,7 +118,7 @@ def test_one_head(compare: Any) -> None:
         return F.softmax(s, dim=-1) @ v
 
     x = [t.detach().flatten(0, 1).requires_grad_() for t in inputs()]
-    assert compare.oracle(head, *x, whole=True).counts() == {
+    assert compare(head, *x, whole=True).counts() == {
         "softmax_attention": 1,
         "causal_attention": 1,
     }
@@ -132,7 +132,7 @@ def test_grouped_queries(compare: Any) -> None:
         return merged(F.softmax(q @ k.mT * SCALE, -1) @ v)
 
     q, k, v = inputs(grad=False)
-    report = compare.oracle(attend, torch.cat((q, q + 1), 1), k, v)
+    report = compare(attend, torch.cat((q, q + 1), 1), k, v)
     assert report.counts() == {"softmax_attention": 1, "grouped_attention": 1}, report
 
 
@@ -211,7 +211,7 @@ KEPT: dict[str, tuple[Callable[..., Any], str]] = {
 @pytest.mark.parametrize("name", KEPT)
 def test_kept(compare: Any, name: str) -> None:
     function, reason = KEPT[name]
-    report = compare.oracle(function, *inputs(), inner="eager")
+    report = compare(function, *inputs(), inner="eager")
     assert report.counts() == {}, report
     reasons = [refusal.reason for refusal in report.refusals]
     assert any(reason in given for given in reasons) if reason else not reasons, report
@@ -220,7 +220,7 @@ def test_kept(compare: Any, name: str) -> None:
 def test_half_precision(compare: Any) -> None:
     function = FORMS["added"]
     args = inputs(torch.float16)
-    report = compare.oracle(lambda *args: merged(function(*args)), *args)
+    report = compare(lambda *args: merged(function(*args)), *args)
     assert report.counts() == {"softmax_attention": 1}, report
 
 
@@ -272,5 +272,5 @@ def test_dynamic_shapes(compare: Any) -> None:
 
 def test_inductor(compare: Any) -> None:
     form = FORMS["filled"]
-    report = compare.oracle(lambda *args: merged(form(*args)), *inputs(), inner="inductor")
+    report = compare(lambda *args: merged(form(*args)), *inputs(), inner="inductor")
     assert report.counts() == {"softmax_attention": 1, "causal_attention": 1}

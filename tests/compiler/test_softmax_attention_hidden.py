@@ -89,7 +89,7 @@ def test_queries_that_see_the_least_number(compare: Any, name: str, dtype: torch
     exact = _attend(LEAST["filled"][0])
     assert_step(compiled, attend, *inputs(dtype, grad=False), seen, exact=exact)
     assert recorder.report().counts() == {"softmax_attention": 1}, recorder.report()
-    report = compare(attend, *inputs(dtype), seen, tolerance=0.0)
+    report = compare.bits(attend, *inputs(dtype), seen)
     assert report.counts() == {} and "other gradients" in report.refusals[0].reason
 
 
@@ -115,5 +115,5 @@ def test_half_precision_rounds_the_mask(compare: Any, name: str) -> None:
     """A whole row of the least float16 would not be the mean of all values."""
     hide, seen = LEAST[name]
     args = *inputs(torch.float16, grad=False), seen()
-    report = compare(_attend(hide), *args, inner="eager")
+    report = compare.bits(_attend(hide), *args, inner="eager")
     assert report.counts() == {} and "float16 rounds" in report.refusals[0].reason

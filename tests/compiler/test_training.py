@@ -9,7 +9,16 @@ from typing import Any
 import fusewheel
 import pytest
 import torch
-from small_model import COUNTS, SmallModel, gradients, gradients_of, small_model, tokens
+from oracle import assert_vector_as_good_as_eager
+from small_model import (
+    COUNTS,
+    SmallModel,
+    gradients,
+    gradients_of,
+    gradients_to_reach,
+    small_model,
+    tokens,
+)
 from torch._dynamo import compiled_autograd
 from torch._dynamo.utils import counters
 from torch.utils.checkpoint import (
@@ -35,9 +44,10 @@ def compiled(function: Any, inner: str = "aot_eager", **settings: Any) -> Any:
 INNERS = ("aot_eager", "none")
 
 
-def assert_same(got: Tensor, expected: Tensor) -> None:
-    """Two vectors of gradients or parameters, to float32's precision."""
-    assert (got - expected).norm() <= 1e-4 * expected.norm()
+def assert_gradients(model: Any, call: Callable[..., Tensor], *inputs: Tensor) -> None:
+    """Those by `call` are as good as the model's own."""
+    wanted = gradients_to_reach(model, *inputs)
+    assert_vector_as_good_as_eager(gradients_of(model, call, *inputs), *wanted, "gradients")
 
 
 def _policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
@@ -73,7 +83,7 @@ def test_checkpoint(kind: str, where: str, inner: str) -> None:
         call = compiled(function, inner, fullgraph=True)
     else:
         call = through(compiled(layer, inner))
-    assert_same(gradients_of(model, call, ids), gradients_of(model, model, ids))
+    assert_gradients(model, call, ids)
     assert counters["fusewheel"] == COUNTS
     assert not counters["graph_break"]
 
@@ -115,12 +125,13 @@ def test_reentrant_checkpoint() -> None:
         logits: Tensor = model.head(x)
         return logits
 
-    assert_same(gradients_of(model, compiled(call), ids), gradients_of(model, model, ids))
+    assert_gradients(model, compiled(call), ids)
 
 
-def _train(way: str, inner: str = "eager") -> Tensor:
-    """The parameters after three steps of two accumulated batches each."""
-    model = small_model()
+def _train(way: str, inner: str = "eager", dtype: torch.dtype = torch.float32) -> Tensor:
+    """What three steps of two accumulated batches each add to the parameters."""
+    model = small_model().to(dtype)
+    start = torch.cat([p.detach().flatten() for p in model.parameters()])
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
 
     def backward(ids: Tensor) -> Tensor:
@@ -145,16 +156,14 @@ def _train(way: str, inner: str = "eager") -> Tensor:
     call = compiled(step, inner) if way == "whole step" else step
     for number in range(3):
         call([tokens(seed=2 * number), tokens(seed=2 * number + 1)])
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
+    return torch.cat([p.detach().flatten() for p in model.parameters()]) - start
 
 
 @pytest.mark.parametrize("way", ["loss and backward", "optimizer", "whole step"])
 @pytest.mark.parametrize("inner", INNERS)
 def test_accumulated_gradients_and_an_optimizer(way: str, inner: str) -> None:
-    start = torch.cat([p.detach().flatten() for p in small_model().parameters()])
-    expected = _train("eager")
-    # The difference that training made is what has to agree.
-    assert_same(_train(way, inner) - start, expected - start)
+    wanted = _train("eager"), _train("eager", dtype=torch.float64)
+    assert_vector_as_good_as_eager(_train(way, inner), *wanted, "parameters")
 
 
 def test_backward_stays_python() -> None:
@@ -177,25 +186,35 @@ def test_backward_stays_python() -> None:
 @pytest.mark.parametrize("inner", INNERS)
 def test_compiled_autograd(inner: str) -> None:
     model, ids = small_model(), tokens()
-    expected = gradients_of(model, model, ids, ids)
+    wanted = gradients_to_reach(model, ids, ids)
     call = compiled(model, inner)
     backward = torch.compile(backend="fusewheel", options={"inner": "eager"})
     with compiled_autograd._enable(backward):
-        assert_same(gradients_of(model, call, ids, ids), expected)
+        got = gradients_of(model, call, ids, ids)
+    assert_vector_as_good_as_eager(got, *wanted, "gradients")
     assert counters["compiled_autograd"]["captures"]
 
 
-def test_hooks() -> None:
-    """Of modules inside of what is replaced, and of a parameter that an operator takes."""
-    model, ids = small_model(), tokens()
+def with_hooks(dtype: torch.dtype = torch.float32) -> SmallModel:
+    """With hooks of modules that an operator replaces, and of a parameter that an operator takes.
+
+    A copy of a model would be without that of the parameter.
+    """
+    model = small_model().to(dtype)
     layer: Any = model.layers[0]
-    plain = gradients_of(model, model, ids)
     layer.gate.register_forward_pre_hook(lambda module, inputs: (inputs[0] + 1,))
     layer.register_forward_hook(lambda module, inputs, output: output * 2)
     layer.norm.weight.register_hook(lambda gradient: gradient * 5)
-    expected = gradients_of(model, model, ids)
-    assert (expected - plain).norm() > 0.1 * plain.norm()
-    assert_same(gradients_of(model, compiled(model), ids), expected)
+    return model
+
+
+def test_hooks() -> None:
+    ids, plain, model, exact = tokens(), small_model(), with_hooks(), with_hooks(torch.float64)
+    eager = gradients_of(model, model, ids)
+    assert (eager - gradients_of(plain, plain, ids)).norm() > 0.1 * eager.norm()
+    wanted = eager, gradients_of(exact, exact, ids)
+    got = gradients_of(model, compiled(model), ids)
+    assert_vector_as_good_as_eager(got, *wanted, "gradients")
 
 
 def test_hook_on_a_value_inside(compare: Any) -> None:
@@ -221,7 +240,7 @@ def test_second_step_sees_updated_parameters() -> None:
     model, ids = small_model(), tokens()
     call = compiled(model)
     for _ in range(2):
-        assert_same(gradients_of(model, call, ids, ids), gradients_of(model, model, ids, ids))
+        assert_gradients(model, call, ids, ids)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(1.5)
