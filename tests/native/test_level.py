@@ -14,9 +14,9 @@ from .choices import AMX, BF16, LEVEL, VNNI, made, without
 def test_what_is_asked_for_is_in_force():
     asked = {name: os.environ[name] for name in fusewheel_cpu.choices() if name in os.environ}
     # A processor may have less than what is asked for; "baseline" < "v3" < "v4".
-    for name in (LEVEL, VNNI, AMX, BF16):
+    for name, most in {LEVEL: "v4", VNNI: "1", AMX: "1", BF16: "1"}.items():
         if name in asked:
-            asked[name] = min(asked[name], made(without(name))[name])
+            asked[name] = min(asked[name], made(os.environ | {name: most})[name])
     in_force = fusewheel_cpu.choices()
     assert {name: in_force[name] for name in asked} == asked
 
