@@ -12,7 +12,7 @@ import torch
 from compiler.test_caches import OPTIONS, build
 from compiler.test_models import step, tokens, vectors
 from nightly import NIGHTLY
-from oracle import assert_program_as_good_as_eager, assert_step_as_good_as_eager
+from oracle import Errors, assert_allowed, assert_step_as_good_as_eager
 
 ENGINE = {"inner": "engine"}
 # The number of prompts, and of the tokens that follow each.
@@ -29,7 +29,11 @@ def written(model: Any, ids: torch.Tensor, count: int) -> tuple[torch.Tensor, to
 
 
 def assert_same_texts(model: Any, prompts: list[torch.Tensor], count: int) -> Any:
-    """Compiled and uncompiled it writes the same; returns the compiled one."""
+    """Compiled and uncompiled it writes the same; returns the compiled one.
+
+    Eager's logits are those of a cache and those of the whole text at once: at a token whose norm
+    has little to divide, either of the two may be close by chance.
+    """
     twin, exact = copy.deepcopy(model), copy.deepcopy(model).double()
     twin.compile(backend="fusewheel", options=ENGINE)
     for ids in prompts:
@@ -37,8 +41,11 @@ def assert_same_texts(model: Any, prompts: list[torch.Tensor], count: int) -> An
         expected, eager = written(model, ids, count)
         assert torch.equal(text, expected)
         with torch.no_grad():
-            wide = exact(text[:, :-1]).logits[0, ids.shape[1] - 1 :]
-        assert_program_as_good_as_eager(logits, eager, wide)
+            whole, wide = (m(text[:, :-1]).logits[0, ids.shape[1] - 1 :] for m in (model, exact))
+        errors = Errors(eager.dtype, together=True)
+        for own in (eager, whole):
+            errors.add((own.double() - wide).abs(), wide)
+        assert_allowed(logits, eager, wide, errors, "logits")
     return twin
 
 
