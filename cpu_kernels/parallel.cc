@@ -2,8 +2,6 @@
 
 #include <torch/csrc/stable/ops.h>
 
-#include "team.h"
-
 #if defined(__SANITIZE_THREAD__)
 #include <algorithm>
 #include <thread>
@@ -34,8 +32,6 @@ void run_parts(int64_t count, int64_t grain, void (*part)(const void*, int64_t, 
 #endif
   if (count <= grain) {
     part(work, 0, count);
-  } else if (Team* const team = Team::current()) {
-    team->run(count, grain, part, work);
   } else {
     torch::stable::parallel_for(0, count, grain, [part, work](int64_t begin, int64_t end) {
       part(work, begin, end);

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "team.h"
-
 namespace fusewheel::engine {
 
 namespace {
@@ -12,9 +10,6 @@ using torch::stable::detail::to;
 
 // A value as an optional argument, which torch deletes.
 StableIValue boxed(StableIValue value) { return pack(new StableIValue(value)); }
-
-// Fewer steps of fusewheel's own in a row are not worth gathering a team.
-constexpr uint32_t kWorthATeam = 8;
 
 torch::headeronly::MemoryFormat format_of(uint32_t code) {
   return code == 0 ? torch::headeronly::MemoryFormat::Contiguous
@@ -149,65 +144,24 @@ Handle Call::take_output(size_t index) {
   return std::move(values_[output]);
 }
 
-void Call::fail(const Step& step, const std::exception& error) const {
-  throw std::runtime_error(std::string(error.what()) + "\nin a compiled program, from " +
-                           program_.texts[step.text]);
-}
-
-// Runs a step that calls nothing of PyTorch's. False where it is another one: then nothing has happened.
-bool Call::run_own(const Step& step) {
-  const Step* failed = &step;
-  try {
-    if (step.is_linear) {
-      if (!step.is_own) {
-        return false;
-      }
-      call_layers(failed, &step + 1 + step.beside);
-    } else if (step.with_pointers != nullptr && step.with_pointers(*this, step)) {
-      free_arguments(step);
-    } else {
-      return false;
-    }
-    keep_results();
-  } catch (const std::exception& error) {
-    fail(*failed, error);
-  }
-  return true;
-}
-
-void Call::run_step(const Step& step) {
-  if (run_own(step)) {
-    return;
-  }
-  const Step* failed = &step;
-  try {
-    if (step.is_linear) {
-      call_layers(failed, &step + 1 + step.beside);
-    } else {
-      call(step);
-    }
-    keep_results();
-  } catch (const std::exception& error) {
-    fail(*failed, error);
-  }
-}
-
 void Call::run_steps() {
   const Step* step = program_.steps.data();
   const Step* const last = step + program_.steps.size();
   while (step != last) {
-    if (step->own_steps >= kWorthATeam) {
-      auto stretch = [&] {
-        while (step != last && run_own(*step)) {
-          step += 1 + step->beside;
-        }
-      };
-      Team::gather([](void* work) { (*static_cast<decltype(stretch)*>(work))(); }, &stretch);
-      if (step == last) {
-        break;
+    const Step* failed = step;
+    try {
+      if (step->is_linear) {
+        call_layers(failed, step + 1 + step->beside);
+      } else if (step->with_pointers != nullptr && step->with_pointers(*this, *step)) {
+        free_arguments(*step);
+      } else {
+        call(*step);
       }
+      keep_results();
+    } catch (const std::exception& error) {
+      const auto& line = program_.texts[failed->text];
+      throw std::runtime_error(std::string(error.what()) + "\nin a compiled program, from " + line);
     }
-    run_step(*step);
     step += 1 + step->beside;
   }
 }

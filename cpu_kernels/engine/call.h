@@ -61,9 +61,6 @@ class Call {
   void compute_numbers();
   LayerMemory memory_of(const Layer& layer);
   void call(const Step& step);
-  [[noreturn]] void fail(const Step& step, const std::exception& error) const;
-  void run_step(const Step& step);
-  bool run_own(const Step& step);
   bool begin(const Step& step, WaitingProducts& products);
   void call_layers(const Step*& step, const Step* end);
   void keep_results();

@@ -124,26 +124,6 @@ void mark_layers(Program& program) {
   }
 }
 
-void mark_own_steps(Program& program) {
-  auto& steps = program.steps;
-  const auto is_own = [&](const Step& step) {
-    if (step.layer == kUnused) {
-      return false;
-    }
-    const Layer& layer = program.layers[step.layer];
-    return WaitingProducts::can_add(layer.weight, layer.dynamic);
-  };
-  uint32_t own = 0;
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    // Of layers beside each other the first one speaks for all, and comes last here.
-    const auto end = step.base() + step->beside;
-    step->is_own = step->is_linear && std::all_of(step.base() - 1, end, is_own);
-    const bool may = step->is_own || step->with_pointers != nullptr;
-    own = may ? own + 1 : 0;
-    step->own_steps = own;
-  }
-}
-
 Call::LayerMemory Call::memory_of(const Layer& layer) {
   const auto data = [&](uint32_t value) { return value == kUnused ? nullptr : data_of(value); };
   return {data(layer.codes), data(layer.scales), data(layer.zeros), data(layer.bias)};

@@ -93,7 +93,6 @@ class ProgramReader {
     mark_neighbours(program_);
     mark_layers(program_);
     mark_pointers(program_);
-    mark_own_steps(program_);
     mark_tenants(program_);
     return std::move(program_);
   }

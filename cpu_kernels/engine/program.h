@@ -96,8 +96,6 @@ struct Step {
   bool is_linear;
   WeightKind kind;  // of the weight of a linear layer
   uint32_t layer;   // its place among the layers of the program, kUnused if it has none
-  bool is_own;      // a linear layer for which no operator is called, nor for those beside it
-  uint32_t own_steps;  // how many from this one on may do without operators of PyTorch
   uint32_t beside;  // how many of the next steps are linear layers of the same input, as this one is
 
   // An argument that is a tensor, or may be None.
@@ -132,9 +130,6 @@ bool describe_layer(const Program& program, const std::vector<int64_t>& numbers,
 
 // Sets which layers are known.
 void mark_layers(Program& program);
-
-// Sets which steps need no operator of PyTorch, and how many follow each other.
-void mark_own_steps(Program& program);
 
 // Throws std::runtime_error where the bytes are not a program that this library can run.
 std::shared_ptr<const Program> read_program(const uint8_t* bytes, size_t size);
