@@ -24,7 +24,7 @@ void score_keys(const DecodeArgs& args, const Part& part, const Room<A>& room) {
       const E* keys = static_cast<const E*>(args.k.data) + head * args.k.head;
       Vec<A> factors = {};
       if constexpr (sizeof(E) == 1) {
-        factors = pick<A>(args.k_scales.data, head * args.k_scales.head, room.key_scales + key);
+        factors = scales_of<A>(args, part, args.k_scales, head, room.key_scales, key);
       }
       for_few(shape, h, kFewQueries, [&](const Few& few) {
         const Range seen = part.seen_by(args, few.query);

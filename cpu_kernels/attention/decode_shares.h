@@ -49,6 +49,24 @@ FUSEWHEEL_INLINE Vec<A> pick(const void* data, int64_t head, const int64_t* at) 
   return load(values);
 }
 
+// The scales of a vector of keys.
+template <typename A>
+FUSEWHEEL_INLINE Vec<A> scales_of(const DecodeArgs& args, const Part& part, const Cache& scales,
+                                  int64_t head, const int64_t* at, int64_t key) {
+  constexpr int64_t together = kLanes<A> < kRun ? kLanes<A> : kRun;
+  const bool in_rows = args.table == nullptr && scales.key == 1 && key >= part.keys.begin &&
+                       key + kLanes<A> <= part.keys.end;
+  if (!in_rows) {
+    return pick<A>(scales.data, head * scales.head, at + key);
+  }
+  A values[kLanes<A>];
+  for (int64_t lane = 0; lane < kLanes<A>; lane += together) {
+    const A* from = static_cast<const A*>(scales.data) + head * scales.head + at[key + lane];
+    __builtin_memcpy(values + lane, from, together * sizeof(A));
+  }
+  return load(values);
+}
+
 // Makes scores shares of the values, relative to the largest score of this part. Calls between() after
 // each row.
 template <typename A, typename E, typename Between>
@@ -86,9 +104,9 @@ FUSEWHEEL_INLINE void share_keys(const DecodeArgs& args, const Part& part, const
   };
   for (int64_t h = 0; h < shape.task_heads; ++h) {
     if constexpr (sizeof(E) == 1) {
-      const A* own = static_cast<const A*>(args.v_scales.data) + (part.head + h) * args.v_scales.head;
-      for (int64_t key = 0; key < up_to_multiple(part.keys.end, lanes); ++key) {
-        factors[key] = own[room.value_scales[key]];
+      for (int64_t key = 0; key < part.keys.end; key += lanes) {
+        store(factors + key, scales_of<A>(args, part, args.v_scales, part.head + h,
+                                          room.value_scales, key));
       }
     }
     for_few(shape, h, kFewQueries, [&](const Few& few) {
