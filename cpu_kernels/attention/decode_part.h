@@ -85,7 +85,8 @@ struct Part {
 };
 
 // Places of a part that are read in turn, so many keys of each at a time: the processor fetches ahead
-// within a page of memory, so it does so in several pages.
+// within a page of memory, so it does so in several pages. Where rows are better read one after another,
+// so are keys.
 constexpr int64_t kPlaces = 4;
 constexpr int64_t kRun = 4;
 
@@ -95,7 +96,8 @@ FUSEWHEEL_INLINE bool has_places(const DecodeArgs& args, const Part& part) {
     const Range seen = part.seen_by(args, query);
     return seen.begin == 0 && seen.end == kDecodePart;
   };
-  return !uses_amx(args.shape) && sees_all(0) && sees_all(args.shape.queries - 1);
+  return !uses_amx(args.shape) && !choices().rows_in_turn && sees_all(0) &&
+         sees_all(args.shape.queries - 1);
 }
 
 // The key of a part that is taken as number `i`, if places are.
