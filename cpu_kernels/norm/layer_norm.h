@@ -27,13 +27,13 @@ FUSEWHEEL_INLINE Moments<Accumulate<T>> moments(const T* x, int64_t size, Read r
   Moments<A> all = {size == 0 ? static_cast<A>(__builtin_nanf("")) : 0, 0};
   for (int64_t first = 0; first < size; first += kBlock) {
     const int64_t count = size - first < kBlock ? size - first : kBlock;
-    Pair<A> sums[kTurns] = {};
+    VecPair<A> sums[kTurns] = {};
     for_each_pair_in_turn<A>(count, [&](int64_t i, int64_t live, int k) FUSEWHEEL_STEP {
       sums[k] = sums[k] + read(first + i, live);
     });
     // Where the mean is large, its last bits are the result's first.
     const A mean = static_cast<A>(sum_in_double(sums) / static_cast<double>(count));
-    Pair<A> squares[kTurns] = {};
+    VecPair<A> squares[kTurns] = {};
     for_each_pair_in_turn<A>(count, [&](int64_t i, int64_t live, int k) FUSEWHEEL_STEP {
       const auto deviation = first_elements<T>(load_pair(x + first + i, live) - mean, live);
       squares[k] = squares[k] + deviation * deviation;
@@ -73,7 +73,7 @@ FUSEWHEEL_INLINE void layer_norm_forward(const LayerNormArgs& args, int64_t begi
     for_each_pair<A>(args.size, [&](int64_t i, int64_t live) FUSEWHEEL_STEP {
       const auto factor = weight == nullptr ? ones<A>() : load_pair(weight + i, live);
       // Zeros that leave a zero's sign alone.
-      const auto shift = bias == nullptr ? Pair<A>{} * A{-1} : load_pair(bias + i, live);
+      const auto shift = bias == nullptr ? VecPair<A>{} * A{-1} : load_pair(bias + i, live);
       for_each<rows>([&](int r) FUSEWHEEL_STEP {
         const auto h = (load_pair(x + r * args.x_stride + i, live) - mean[r]) * rstd[r];
         store_pair(y + r * args.size + i, h * factor + shift, live);
@@ -117,10 +117,10 @@ FUSEWHEEL_INLINE void layer_norm_backward(const LayerNormBackwardArgs& args, int
         return (load_pair(x + r * args.x_stride + i, live) - mean[r]) * rstd[r];
       };
       double totals[2 * rows];  // of g, then of g * h
-      const auto add = [&](int64_t i, int64_t live, Pair<A>* sums) FUSEWHEEL_STEP {
+      const auto add = [&](int64_t i, int64_t live, VecPair<A>* sums) FUSEWHEEL_STEP {
         const auto factor = load_weight(i, live);
-        Pair<A> total_weight = {};
-        Pair<A> total_bias = {};
+        VecPair<A> total_weight = {};
+        VecPair<A> total_bias = {};
         for_each<rows>([&](int r) FUSEWHEEL_STEP {
           const auto h = normalised(r, i, live);
           const auto dy = load_pair(grad + r * args.grad_stride + i, live);

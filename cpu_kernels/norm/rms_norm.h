@@ -12,7 +12,8 @@ FUSEWHEEL_DECLARE(void rms_norm_weight_columns(const RmsNormBackwardArgs&, int64
 namespace fusewheel::FUSEWHEEL_ISA {
 
 template <typename T>
-FUSEWHEEL_INLINE Pair<Accumulate<T>> load_weight(const T* weight, int64_t live, RmsNormCast cast) {
+FUSEWHEEL_INLINE VecPair<Accumulate<T>> load_weight(const T* weight, int64_t live,
+                                                    RmsNormCast cast) {
   using A = Accumulate<T>;
   const auto value = load_pair(weight, live);
   return cast == RmsNormCast::kGemma ? value + A{1} : value;
@@ -20,7 +21,7 @@ FUSEWHEEL_INLINE Pair<Accumulate<T>> load_weight(const T* weight, int64_t live, 
 
 // x * rstd, as it is multiplied by the weight.
 template <typename T, typename A = Accumulate<T>>
-FUSEWHEEL_INLINE Pair<A> weighted_factor(Pair<A> h, RmsNormCast cast) {
+FUSEWHEEL_INLINE VecPair<A> weighted_factor(VecPair<A> h, RmsNormCast cast) {
   return cast == RmsNormCast::kLlama ? round_to<T>(h) : h;
 }
 
@@ -76,7 +77,7 @@ FUSEWHEEL_INLINE void rms_norm_backward(const RmsNormBackwardArgs& args, int64_t
         rstd[r] = known_nan(static_cast<const A*>(args.rstd)[first + r]);
       }
       double dots[rows];
-      sums_together<A>(args.size, dots, [&](int64_t i, int64_t live, Pair<A>* sums) FUSEWHEEL_STEP {
+      const auto add = [&](int64_t i, int64_t live, VecPair<A>* sums) FUSEWHEEL_STEP {
         const auto factor = load_weight(weight + i, live, args.cast);
         auto total = load_as<T>(partial + i, live);
         for_each<rows>([&](int r) FUSEWHEEL_STEP {
@@ -86,7 +87,8 @@ FUSEWHEEL_INLINE void rms_norm_backward(const RmsNormBackwardArgs& args, int64_t
           sums[r] = sums[r] + dy * factor * h;
         });
         store_as<T>(partial + i, total, live);
-      });
+      };
+      sums_together<A>(args.size, dots, add);
       A mean[rows];
       for (int r = 0; r < rows; ++r) {
         mean[r] = static_cast<A>(dots[r] / static_cast<double>(args.size));

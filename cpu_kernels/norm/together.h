@@ -5,6 +5,8 @@
 #include "simd/pairs.h"
 #include "simd/rows.h"
 
+#include <type_traits>
+
 namespace fusewheel::FUSEWHEEL_ISA {
 
 constexpr int kTogether = 2;
@@ -12,21 +14,15 @@ constexpr int kTogether = 2;
 // Blocks of so many elements of a row are summed apart: the longer a sum, the more it rounds.
 constexpr int64_t kBlock = 4096;
 
-// A number that is a constant of its type.
-template <int value>
-struct Constant {
-  constexpr operator int() const { return value; }
-};
-
-// Calls body(first, rows) for rows [begin, end), with a Constant.
+// Calls body(first, rows) for rows [begin, end); rows is a constant of its type.
 template <typename A, typename Body>
 FUSEWHEEL_INLINE void rows_together(int64_t begin, int64_t end, Body body) {
   int64_t row = begin;
   for (; row + kTogether <= end; row += kTogether) {
-    body(row, Constant<kTogether>{});
+    body(row, std::integral_constant<int, kTogether>{});
   }
   for (; row < end; ++row) {
-    body(row, Constant<1>{});
+    body(row, std::integral_constant<int, 1>{});
   }
 }
 
@@ -53,12 +49,12 @@ FUSEWHEEL_INLINE void for_each(Step step) {
 }
 
 template <typename A>
-FUSEWHEEL_INLINE Pair<A> ones() {
-  return Pair<A>{} + A{1};
+FUSEWHEEL_INLINE VecPair<A> ones() {
+  return VecPair<A>{} + A{1};
 }
 
 template <typename A>
-FUSEWHEEL_INLINE A sum(Pair<A> value) {
+FUSEWHEEL_INLINE A sum(VecPair<A> value) {
   return sum<A>(value.even + value.odd);
 }
 
@@ -78,7 +74,7 @@ FUSEWHEEL_INLINE void for_each_pair_in_turn(int64_t size, Step step) {
 
 // The sum of such sums, its last additions in double.
 template <typename A>
-FUSEWHEEL_INLINE double sum_in_double(const Pair<A> (&sums)[kTurns]) {
+FUSEWHEEL_INLINE double sum_in_double(const VecPair<A> (&sums)[kTurns]) {
   return sum_in_double<A>({sums[0].even, sums[0].odd, sums[1].even, sums[1].odd});
 }
 
@@ -88,7 +84,7 @@ FUSEWHEEL_INLINE double sum_of_pairs(int64_t size, Terms terms) {
   double total = 0;
   for (int64_t first = 0; first < size; first += kBlock) {
     const int64_t block = size - first < kBlock ? size - first : kBlock;
-    Pair<A> sums[kTurns] = {};
+    VecPair<A> sums[kTurns] = {};
     for_each_pair_in_turn<A>(block, [&](int64_t i, int64_t live, int k) FUSEWHEEL_STEP {
       sums[k] = sums[k] + terms(first + i, live);
     });
@@ -99,7 +95,7 @@ FUSEWHEEL_INLINE double sum_of_pairs(int64_t size, Terms terms) {
 
 // The first `live` elements of T; zero in the others.
 template <typename T, typename A = Accumulate<T>>
-FUSEWHEEL_INLINE Pair<A> first_elements(Pair<A> value, int64_t live) {
+FUSEWHEEL_INLINE VecPair<A> first_elements(VecPair<A> value, int64_t live) {
   if (live == kPair<A>) {
     return value;
   }
@@ -118,7 +114,7 @@ FUSEWHEEL_INLINE void sums_together(int64_t size, double (&totals)[count], Add a
   constexpr int64_t kSmall = kBlock / 2;
   for (int64_t first = 0; first < size; first += kSmall) {
     const int64_t block = size - first < kSmall ? size - first : kSmall;
-    Pair<A> sums[count] = {};
+    VecPair<A> sums[count] = {};
     for_each_pair<A>(block, [&](int64_t i, int64_t live) FUSEWHEEL_STEP {
       add(first + i, live, sums);
     });

@@ -13,7 +13,7 @@
 namespace fusewheel::FUSEWHEEL_ISA {
 
 template <typename A>
-struct Pair {
+struct VecPair {
   Vec<A> even;  // in types other than bfloat16 the first half,
   Vec<A> odd;   // and the second
 };
@@ -23,11 +23,11 @@ constexpr int kPair = 2 * kLanes<A>;
 
 #define FUSEWHEEL_PAIR_OPERATOR(op)                           \
   template <typename A>                                       \
-  FUSEWHEEL_INLINE Pair<A> operator op(Pair<A> a, Pair<A> b) { \
+  FUSEWHEEL_INLINE VecPair<A> operator op(VecPair<A> a, VecPair<A> b) { \
     return {a.even op b.even, a.odd op b.odd};                \
   }                                                           \
   template <typename A>                                       \
-  FUSEWHEEL_INLINE Pair<A> operator op(Pair<A> a, A b) {      \
+  FUSEWHEEL_INLINE VecPair<A> operator op(VecPair<A> a, A b) {      \
     return {a.even op b, a.odd op b};                         \
   }
 FUSEWHEEL_PAIR_OPERATOR(+)
@@ -41,10 +41,10 @@ template <>
 constexpr bool kInterleaved<BFloat16> = true;
 
 template <typename T>
-FUSEWHEEL_INLINE Pair<Accumulate<T>> load_pair(const T* from) {
+FUSEWHEEL_INLINE VecPair<Accumulate<T>> load_pair(const T* from) {
   return {load(from), load(from + kLanes<Accumulate<T>>)};
 }
-FUSEWHEEL_INLINE Pair<float> load_pair(const BFloat16* from) {
+FUSEWHEEL_INLINE VecPair<float> load_pair(const BFloat16* from) {
   Bits both;
   __builtin_memcpy(&both, from, sizeof(both));
   return {bit_cast<Vec<float>>(both << 16), bit_cast<Vec<float>>(both & 0xffff0000)};
@@ -65,12 +65,12 @@ FUSEWHEEL_INLINE Bits round_numbers(Vec<float> value) {
 }
 
 template <typename T>
-FUSEWHEEL_INLINE void store_pair(T* to, Pair<Accumulate<T>> value) {
+FUSEWHEEL_INLINE void store_pair(T* to, VecPair<Accumulate<T>> value) {
   store(to, value.even);
   store(to + kLanes<Accumulate<T>>, value.odd);
 }
 // For NaN, see round_numbers.
-FUSEWHEEL_INLINE void store_pair(BFloat16* to, Pair<float> value) {
+FUSEWHEEL_INLINE void store_pair(BFloat16* to, VecPair<float> value) {
   const Bits even = round_numbers(value.even) >> 16;
   const Bits odd = round_numbers(value.odd);
 #if defined(__AVX512F__)
@@ -87,7 +87,7 @@ FUSEWHEEL_INLINE void store_pair(BFloat16* to, Pair<float> value) {
 
 // The first `count` elements; the others read as zero and are not written.
 template <typename T>
-FUSEWHEEL_INLINE Pair<Accumulate<T>> load_pair(const T* from, int64_t count) {
+FUSEWHEEL_INLINE VecPair<Accumulate<T>> load_pair(const T* from, int64_t count) {
   constexpr int size = kPair<Accumulate<T>>;
   if (count == size) {
     return load_pair(from);
@@ -99,7 +99,7 @@ FUSEWHEEL_INLINE Pair<Accumulate<T>> load_pair(const T* from, int64_t count) {
   return load_pair(elements);
 }
 template <typename T>
-FUSEWHEEL_INLINE void store_pair(T* to, Pair<Accumulate<T>> value, int64_t count) {
+FUSEWHEEL_INLINE void store_pair(T* to, VecPair<Accumulate<T>> value, int64_t count) {
   constexpr int size = kPair<Accumulate<T>>;
   if (count == size) {
     return store_pair(to, value);
@@ -113,8 +113,8 @@ FUSEWHEEL_INLINE void store_pair(T* to, Pair<Accumulate<T>> value, int64_t count
 
 // Accumulators in the order in which load_pair has elements of T.
 template <typename T, typename A = Accumulate<T>>
-FUSEWHEEL_INLINE Pair<A> load_as(const A* from, int64_t count) {
-  const Pair<A> both = load_pair(from, count);
+FUSEWHEEL_INLINE VecPair<A> load_as(const A* from, int64_t count) {
+  const VecPair<A> both = load_pair(from, count);
   if constexpr (kInterleaved<T>) {
     Integers even;
     for (int i = 0; i < kLanes<A>; ++i) {
@@ -126,14 +126,14 @@ FUSEWHEEL_INLINE Pair<A> load_as(const A* from, int64_t count) {
   }
 }
 template <typename T, typename A = Accumulate<T>>
-FUSEWHEEL_INLINE void store_as(A* to, Pair<A> value, int64_t count) {
+FUSEWHEEL_INLINE void store_as(A* to, VecPair<A> value, int64_t count) {
   if constexpr (kInterleaved<T>) {
     Integers first;
     for (int i = 0; i < kLanes<A>; ++i) {
       first[i] = i / 2 + i % 2 * kLanes<A>;
     }
     store_pair(to,
-               Pair<A>{shuffle(value.even, value.odd, first),
+               VecPair<A>{shuffle(value.even, value.odd, first),
                        shuffle(value.even, value.odd, first + kLanes<A> / 2)},
                count);
   } else {
@@ -143,7 +143,7 @@ FUSEWHEEL_INLINE void store_as(A* to, Pair<A> value, int64_t count) {
 
 // What a value becomes when it is stored as T and read back. For NaN, see round_numbers.
 template <typename T>
-FUSEWHEEL_INLINE Pair<Accumulate<T>> round_to(Pair<Accumulate<T>> value) {
+FUSEWHEEL_INLINE VecPair<Accumulate<T>> round_to(VecPair<Accumulate<T>> value) {
   if constexpr (kInterleaved<T>) {
     return {bit_cast<Vec<float>>(round_numbers(value.even) & 0xffff0000),
             bit_cast<Vec<float>>(round_numbers(value.odd) & 0xffff0000)};

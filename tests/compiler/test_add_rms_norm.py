@@ -144,7 +144,10 @@ def _half(r: Tensor) -> Tensor:
 APART: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], str]] = {
     "broadcast": (lambda x, r, w: _llama(x + r[:1], w), "is added to one of (4, 17, 120)"),
     "broadcast_vector": (lambda x, r, w: _llama(x + r[0, 0], w), "is added to one of (4, 17, 120)"),
-    "tensor_without_dimensions": (lambda x, r, w: _llama(x + r.mean(), w), "is added to one of"),
+    # Its gradient would be a single number, whose error is chance.
+    "tensor_without_dimensions": (
+        lambda x, r, w: _llama(x + r.detach().mean(), w), "is added to one of",
+    ),
     "half": (lambda x, r, w: _llama(x + _half(r), w), "torch.bfloat16 is added to"),
     "integer": (lambda x, r, w: _llama(x + r.int(), w), "torch.int32 is added to"),
     "number": (lambda x, r, w: _llama(x + 1.0, w) + r, ""),

@@ -44,7 +44,9 @@ NORMS: dict[str, Callable[[Tensor, Tensor, Tensor, torch.dtype], Tensor]] = {
     "no_bias": lambda x, w, b, wide: F.layer_norm(x, (120,), w) + b.sum(),
     "no_weight": lambda x, w, b, wide: F.layer_norm(x, (120,), None, b) * w.sum(),
     "olmo": lambda x, w, b, wide: (
-        F.layer_norm(x.to(wide), (120,), None, None, eps=1e-5).to(x.dtype) * w.sum() + b.sum()
+        # The gradient of a sum would be a single number, whose error is chance.
+        F.layer_norm(x.to(wide), (120,), None, None, eps=1e-5).to(x.dtype) * w.detach().sum()
+        + b.detach().sum()
     ),
     "fairseq": lambda x, w, b, wide: F.layer_norm(
         x.to(wide), (120,), w.to(wide), b.to(wide)
