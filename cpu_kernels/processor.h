@@ -19,12 +19,12 @@ struct Choices {
   bool amx;
   // FUSEWHEEL_CPU_BF16=0 or 1: whether the same in bfloat16 is multiplied by AVX512_BF16, at level v4, where
   // it is not by AMX. AMD's processors multiply twice as fast by it as in float32; an Intel
-  // Xeon without AMX is up to twice as slow by it. 1 is ignored where the processor has none.
+  // Xeon without AMX took up to twice the time with it. 1 is ignored where the processor has none.
   bool bf16;
   // FUSEWHEEL_CPU_ROWS_IN_TURN=0 or 1: whether one row of activations that fits into the first-level
   // cache, half types or rounded to int8, reads the rows of a weight one after another, as AMD's
-  // processors read memory fastest. Intel's are faster with several rows side by side, and so with
-  // several places of a cache in attention_decode.
+  // processors read memory fastest. Intel's are faster with several rows side by side. With 0,
+  // attention_decode also reads a cache at several places.
   bool rows_in_turn;
   // FUSEWHEEL_CPU_PREFETCH=0 or 1: whether one row of activations asks for lines of a floating weight
   // ahead. On AMD's processors the hardware does so better by itself.

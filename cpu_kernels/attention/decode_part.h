@@ -84,13 +84,13 @@ struct Part {
   }
 };
 
-// Places of a part that are read in turn, so many keys of each at a time: the processor fetches ahead
-// within a page of memory, so it does so in several pages. Where rows are better read one after another,
-// so are keys.
+// A part is read at kPlaces places in turn, kRun keys at each. A processor fetches ahead within a page
+// of memory; so it does in several pages at once.
 constexpr int64_t kPlaces = 4;
 constexpr int64_t kRun = 4;
 
-// Whether the order of keys is free: all queries see all of them.
+// Whether a part is read so. All queries must see all keys, since masks know keys by their order; and
+// processors that read rows best one after another read keys so too.
 FUSEWHEEL_INLINE bool has_places(const DecodeArgs& args, const Part& part) {
   const auto sees_all = [&](int64_t query) {
     const Range seen = part.seen_by(args, query);

@@ -54,7 +54,7 @@ FUSEWHEEL_INLINE void layer_norm_forward(const LayerNormArgs& args, int64_t begi
   using A = Accumulate<T>;
   const auto* weight = static_cast<const T*>(args.weight);
   const auto* bias = static_cast<const T*>(args.bias);
-  rows_together<A>(begin, end, [&](int64_t first, auto rows) FUSEWHEEL_STEP {
+  rows_together(begin, end, [&](int64_t first, auto rows) FUSEWHEEL_STEP {
     const auto* x = static_cast<const T*>(args.x) + first * args.x_stride;
     auto* y = static_cast<T*>(args.y) + first * args.size;
     A mean[rows];
@@ -103,7 +103,7 @@ FUSEWHEEL_INLINE void layer_norm_backward(const LayerNormBackwardArgs& args, int
     }
     const int64_t start = chunk * args.count / args.chunks;
     const int64_t last = (chunk + 1) * args.count / args.chunks;
-    rows_together<A>(start, last, [&](int64_t first, auto rows) FUSEWHEEL_STEP {
+    rows_together(start, last, [&](int64_t first, auto rows) FUSEWHEEL_STEP {
       const auto* grad = static_cast<const T*>(args.grad) + first * args.grad_stride;
       const auto* x = static_cast<const T*>(args.x) + first * args.x_stride;
       auto* grad_x = static_cast<T*>(args.grad_x) + first * args.size;

@@ -32,7 +32,7 @@ FUSEWHEEL_INLINE void rms_norm_forward(const RmsNormArgs& args, int64_t begin, i
                                        Read read) {
   using A = Accumulate<T>;
   const auto* weight = static_cast<const T*>(args.weight);
-  rows_together<A>(begin, end, [&](int64_t first, auto rows) FUSEWHEEL_STEP {
+  rows_together(begin, end, [&](int64_t first, auto rows) FUSEWHEEL_STEP {
     A rstd[rows];
     for (int r = 0; r < rows; ++r) {
       const auto square = [&](int64_t i, int64_t live) FUSEWHEEL_STEP {
@@ -68,7 +68,7 @@ FUSEWHEEL_INLINE void rms_norm_backward(const RmsNormBackwardArgs& args, int64_t
     clear(partial, args.size);
     const int64_t start = chunk * args.count / args.chunks;
     const int64_t last = (chunk + 1) * args.count / args.chunks;
-    rows_together<A>(start, last, [&](int64_t first, auto rows) FUSEWHEEL_STEP {
+    rows_together(start, last, [&](int64_t first, auto rows) FUSEWHEEL_STEP {
       const auto* grad = static_cast<const T*>(args.grad) + first * args.grad_stride;
       const auto* x = static_cast<const T*>(args.x) + first * args.x_stride;
       auto* grad_x = static_cast<T*>(args.grad_x) + first * args.size;

@@ -14,8 +14,8 @@ constexpr int kTogether = 2;
 // Blocks of so many elements of a row are summed apart: the longer a sum, the more it rounds.
 constexpr int64_t kBlock = 4096;
 
-// Calls body(first, rows) for rows [begin, end); rows is a constant of its type.
-template <typename A, typename Body>
+// Calls body(first, rows) for rows [begin, end). The type of `rows` says how many there are at once.
+template <typename Body>
 FUSEWHEEL_INLINE void rows_together(int64_t begin, int64_t end, Body body) {
   int64_t row = begin;
   for (; row + kTogether <= end; row += kTogether) {
@@ -26,7 +26,7 @@ FUSEWHEEL_INLINE void rows_together(int64_t begin, int64_t end, Body body) {
   }
 }
 
-// Reads the rows of x as they are,
+// A function that loads elements of the rows of x.
 template <typename T, typename Args>
 FUSEWHEEL_INLINE auto own_rows(const Args& args) {
   const auto* x = static_cast<const T*>(args.x);
@@ -35,7 +35,7 @@ FUSEWHEEL_INLINE auto own_rows(const Args& args) {
   };
 }
 
-// and finishes the gradient of x so.
+// A function that leaves the gradient of x as it was computed.
 constexpr auto as_it_is = [](int64_t, int64_t, int64_t, auto grad_x) FUSEWHEEL_STEP {
   return grad_x;
 };
@@ -58,10 +58,10 @@ FUSEWHEEL_INLINE A sum(VecPair<A> value) {
   return sum<A>(value.even + value.odd);
 }
 
-// So many running sums of pairs hide the latency of the addition.
+// Running sums of pairs; with two of them an addition need not wait for the one before.
 constexpr int kTurns = 2;
 
-// for_each_pair, and whose turn it is: step(i, live, k) with k < kTurns.
+// Like for_each_pair, but calls step(i, live, k), where k is the running sum whose turn it is.
 template <typename A, typename Step>
 FUSEWHEEL_INLINE void for_each_pair_in_turn(int64_t size, Step step) {
   int64_t i = 0;
@@ -72,7 +72,7 @@ FUSEWHEEL_INLINE void for_each_pair_in_turn(int64_t size, Step step) {
   for_each_pair<A>(size - i, [&](int64_t j, int64_t live) FUSEWHEEL_STEP { step(i + j, live, 0); });
 }
 
-// The sum of such sums, its last additions in double.
+// The sum of the running sums; the last additions are in double.
 template <typename A>
 FUSEWHEEL_INLINE double sum_in_double(const VecPair<A> (&sums)[kTurns]) {
   return sum_in_double<A>({sums[0].even, sums[0].odd, sums[1].even, sums[1].odd});
@@ -104,8 +104,8 @@ FUSEWHEEL_INLINE VecPair<A> first_elements(VecPair<A> value, int64_t live) {
   return load_as<T>(numbers, live);
 }
 
-// The sums, along some rows at once, of what add(i, live, sums) adds up. There are fewer running
-// sums for each row, so the blocks are smaller.
+// The sums along some rows at once; add(i, live, sums) adds its terms to them. Each has one running sum
+// and not kTurns, so the blocks are smaller.
 template <typename A, int count, typename Add>
 FUSEWHEEL_INLINE void sums_together(int64_t size, double (&totals)[count], Add add) {
   for (double& total : totals) {

@@ -21,14 +21,14 @@ struct VecPair {
 template <typename A>
 constexpr int kPair = 2 * kLanes<A>;
 
-#define FUSEWHEEL_PAIR_OPERATOR(op)                           \
-  template <typename A>                                       \
+#define FUSEWHEEL_PAIR_OPERATOR(op)                                     \
+  template <typename A>                                                 \
   FUSEWHEEL_INLINE VecPair<A> operator op(VecPair<A> a, VecPair<A> b) { \
-    return {a.even op b.even, a.odd op b.odd};                \
-  }                                                           \
-  template <typename A>                                       \
-  FUSEWHEEL_INLINE VecPair<A> operator op(VecPair<A> a, A b) {      \
-    return {a.even op b, a.odd op b};                         \
+    return {a.even op b.even, a.odd op b.odd};                          \
+  }                                                                     \
+  template <typename A>                                                 \
+  FUSEWHEEL_INLINE VecPair<A> operator op(VecPair<A> a, A b) {          \
+    return {a.even op b, a.odd op b};                                   \
   }
 FUSEWHEEL_PAIR_OPERATOR(+)
 FUSEWHEEL_PAIR_OPERATOR(-)
@@ -132,10 +132,9 @@ FUSEWHEEL_INLINE void store_as(A* to, VecPair<A> value, int64_t count) {
     for (int i = 0; i < kLanes<A>; ++i) {
       first[i] = i / 2 + i % 2 * kLanes<A>;
     }
-    store_pair(to,
-               VecPair<A>{shuffle(value.even, value.odd, first),
-                       shuffle(value.even, value.odd, first + kLanes<A> / 2)},
-               count);
+    const VecPair<A> in_order = {shuffle(value.even, value.odd, first),
+                                 shuffle(value.even, value.odd, first + kLanes<A> / 2)};
+    store_pair(to, in_order, count);
   } else {
     store_pair(to, value, count);
   }

@@ -10,7 +10,7 @@ import torch
 from compiler.test_models import (
     LOSS,
     MODELS,
-    assert_step,
+    assert_training_step,
     build,
     exact_step,
     settled,
@@ -41,7 +41,7 @@ def test_training_of_any_length() -> None:
     call = torch.compile(model, backend=backend, dynamic=True, fullgraph=True)
     for length in (16, 23, 9):
         ids = tokens(length)
-        assert_step(model, call, ids)
+        assert_training_step(model, call, ids)
     assert backend.count == 1
     assert settled(backend.recorder.report().counts()) == MODELS["Llama"] | LOSS
 
@@ -50,7 +50,7 @@ def test_training_of_any_length() -> None:
 def test_training_in_bfloat16(name: str) -> None:
     model, ids = build(name, torch.bfloat16), tokens()
     call = torch.compile(model, backend=Graphs())
-    assert_step(model, call, ids)
+    assert_training_step(model, call, ids)
 
 
 @pytest.mark.parametrize("use", ["autocast", "checkpointing", "padding"])

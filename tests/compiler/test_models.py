@@ -106,7 +106,7 @@ def exact_step(model: Any, ids: torch.Tensor, **inputs: Any) -> dict[str, torch.
     return results
 
 
-def assert_step(model: Any, call: Any, ids: torch.Tensor, **inputs: Any) -> None:
+def assert_training_step(model: Any, call: Any, ids: torch.Tensor, **inputs: Any) -> None:
     """A training step by `call` is as good as one by the model itself."""
     runs = step(model, call, ids, **inputs), step(model, model, ids, **inputs)
     exact = exact_step(model, ids, **inputs)
@@ -132,7 +132,7 @@ class Counted:
 def test_training_step(name: str, dtype: torch.dtype) -> None:
     model, ids, backend = build(name, dtype), tokens(), Counted()
     call = torch.compile(model, backend=backend, fullgraph=True)
-    assert_step(model, call, ids)
+    assert_training_step(model, call, ids)
     assert settled(backend.recorder.report().counts()) == MODELS[name] | LOSS
     assert backend.counter.frame_count == 1
     if dtype == torch.bfloat16 and name in CASTS:
@@ -145,7 +145,7 @@ def test_llama_by_name_with_inductor() -> None:
     model, ids = build("Llama"), tokens()
     call = torch.compile(model, backend="fusewheel", options={"inner": "inductor"})
     counters.clear()
-    assert_step(model, call, ids)
+    assert_training_step(model, call, ids)
     assert counters["stats"]["unique_graphs"] == 1
     assert not counters["graph_break"]
 
@@ -156,7 +156,7 @@ def test_dynamic_length() -> None:
     call = torch.compile(model, backend=backend, dynamic=True)
     for length in (16, 23, 9):
         ids = tokens(length)
-        assert_step(model, call, ids)
+        assert_training_step(model, call, ids)
     assert backend.counter.frame_count == 1
     assert settled(backend.recorder.report().counts()) == MODELS["Llama"] | LOSS
 
@@ -166,7 +166,7 @@ def test_automatic_dynamic_length() -> None:
     call = torch.compile(model, backend=backend)
     for length in (16, 23, 9, 31):
         ids = tokens(length)
-        assert_step(model, call, ids)
+        assert_training_step(model, call, ids)
     assert backend.counter.frame_count == 2  # static first, dynamic from then on
 
 
@@ -185,7 +185,7 @@ def test_padding_mask() -> None:
     mask = torch.ones_like(ids)
     mask[0, :5] = 0
     call = torch.compile(model, backend=backend)
-    assert_step(model, call, ids, attention_mask=mask)
+    assert_training_step(model, call, ids, attention_mask=mask)
     assert settled(backend.recorder.report().counts()) == MODELS["Llama"] | LOSS
 
 
@@ -205,7 +205,7 @@ def test_gradient_checkpointing() -> None:
     enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
     enable({"use_reentrant": False})
     call = torch.compile(model, backend=backend)
-    assert_step(model, call, ids, use_cache=False)
+    assert_training_step(model, call, ids, use_cache=False)
     # The last addition of a layer is inside of what is checkpointed, the norm behind it is not.
     counts = MODELS["Llama"] | {"add_rms_norm": 2, "rms_norm": 3} | LOSS
     assert settled(backend.recorder.report().counts()) == counts, backend.recorder.report()
