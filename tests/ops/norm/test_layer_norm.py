@@ -50,7 +50,8 @@ def test_as_good_as_torchs_layer_norm(dtype, parameters, size):
 @pytest.mark.parametrize("offset", [1e3, -3e4])
 @pytest.mark.parametrize("size", [255, 2**14])
 def test_the_variance_survives_a_large_mean(offset, size):
-    x = torch.randn(7, size) + offset
+    # The mean's rounding moves a whole row: enough rows for eager not to be lucky in all.
+    x = torch.randn(67, size) + offset
     y, _, rstd = torch.ops.fusewheel.layer_norm(x, None, None, 1e-5)
     exact, _, exact_rstd = torch.ops.fusewheel.layer_norm(x.double(), None, None, 1e-5)
     assert_as_good_as_eager(y, eager(x, None, None), exact)
