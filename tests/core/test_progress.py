@@ -8,6 +8,7 @@ import sys
 import threading
 import types
 
+import fusewheel
 import pytest
 import torch
 from fusewheel._core.progress import LiveLine, progress, working
@@ -99,6 +100,36 @@ def test_a_line_stands_while_a_graph_is_compiled(terminal):
     shown = terminal.getvalue()
     assert "fusewheel: compiling a graph of 3 nodes" in shown
     assert shown.rstrip(" ").endswith("\r"), "it is removed"
+
+
+def test_a_part_of_the_work_has_the_same_line(terminal):
+    with working("all"):
+        with working("a part"):
+            shown = terminal.getvalue()
+        assert terminal.getvalue().count("all") == 2, "the text is as before"
+    assert "\n" not in terminal.getvalue()
+    assert "all" in shown and "a part" in shown
+    assert terminal.getvalue().rstrip(" ").endswith("\r"), "it is removed"
+
+
+def test_work_in_two_threads_has_two_lines(terminal):
+    with working("one"):
+        thread = threading.Thread(target=lambda: list(progress([1], describe="two")))
+        thread.start()
+        thread.join()
+    assert "\n" in terminal.getvalue() and "\x1b[A" in terminal.getvalue()
+
+
+def test_a_line_stands_while_a_model_is_exported(terminal):
+    fusewheel.export(torch.nn.GELU(), (torch.ones(2),))
+    shown = terminal.getvalue()
+    assert "PyTorch captures it" in shown and "exporting a graph of 3 nodes" in shown
+    assert shown.rstrip(" ").endswith("\r"), "it is removed"
+
+
+def test_a_line_stands_while_a_frozen_model_is_compiled(terminal):
+    fusewheel.freeze(torch.nn.GELU(), options={"inner": "none"})(torch.ones(2))
+    assert "fusewheel: compiling a frozen model" in terminal.getvalue()
 
 
 def test_the_line_goes_away_if_what_it_is_about_fails(terminal):

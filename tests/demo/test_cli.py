@@ -96,6 +96,19 @@ def test_equal_modes_exit_with_zero():
     assert cli.publish(report, None, None) == 0
 
 
+def test_figures_have_colours_on_a_terminal(capsys, monkeypatch):
+    other = dataclasses.replace(example("fusewheel", speed=2.0), tokens=[3, 1])
+    report = example_report(example("eager"), other)
+    assert cli.publish(report, None, None) == 1
+    assert "\x1b[" not in capsys.readouterr().out
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(cli.sys.stdout, "isatty", lambda: True)
+    assert cli.publish(report, None, None) == 1
+    shown = capsys.readouterr().out
+    for text in ("\x1b[32m2.00x\x1b[0m", "tokens: \x1b[31mFAILED\x1b[0m", "\x1b[32mok\x1b[0m - "):
+        assert text in shown
+
+
 def test_no_file_is_written_that_was_not_asked_for(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given = []

@@ -131,7 +131,12 @@ def test_a_chat(
         return model, tokenizer
 
     monkeypatch.setattr(fusewheel, "load_gguf", load, raising=False)
-    answers = program.main(["ab", "cab"], gguf, compiled=False)
+    answers = program.talk(["ab", "cab"], gguf, compiled=False)
     assert len(answers) == 2 and all(answers)
     printed = capsys.readouterr().out
     assert printed == "".join(f"> {q}\n{a}\n" for q, a in zip(("ab", "cab"), answers, strict=True))
+    given: list[Any] = []
+    monkeypatch.setattr(program, "talk", lambda *arguments: given.append(arguments))
+    program.main(["ab", "--model", str(gguf), "cab"])
+    program.main([])
+    assert given == [(["ab", "cab"], gguf), (["What is the capital of France?"], None)]

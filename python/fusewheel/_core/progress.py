@@ -7,6 +7,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from typing import Any, TextIO, TypeVar
 
 Item = TypeVar("Item")
@@ -58,9 +59,11 @@ class LiveLine:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._bar: Any = None
+        self.text = ""
 
     def show(self, text: str) -> None:
         """Show this text from now on, cut to the width of the terminal."""
+        self.text = text
         if self._bar is None:
             self._bar = _bar(self._stream, bar_format="{desc}")
         if self._bar is not None:
@@ -73,6 +76,7 @@ class LiveLine:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
+        self.text = ""
 
     def print(self, text: str) -> None:
         """Print a line that stays."""
@@ -80,15 +84,26 @@ class LiveLine:
         print(text, file=self._stream, flush=True)
 
 
+# The line of the work under way in this thread: its parts change the line's text.
+_line: ContextVar[LiveLine | None] = ContextVar("fusewheel_line", default=None)
+
+
 @contextlib.contextmanager
 def working(text: str) -> Iterator[None]:
     """Shows a line on standard error while the body runs; nothing if that is not a terminal."""
-    line = LiveLine(sys.stderr)
+    outer = _line.get()
+    line = outer or LiveLine(sys.stderr)
+    before = line.text
+    token = _line.set(line)
     line.show(text)
     try:
         yield
     finally:
-        line.close()
+        _line.reset(token)
+        if outer is None:
+            line.close()
+        else:
+            line.show(before)
 
 
 def _bar(stream: TextIO | None, **options: Any) -> Any:

@@ -13,14 +13,12 @@ import click
 from fusewheel._core.progress import progress
 from fusewheel._core.report import BaseReport
 from fusewheel.cli.complete import items, timed_names
-from fusewheel.cli.show import show
+from fusewheel._core.show import ratio_colour, show
 
 if TYPE_CHECKING:
     from fusewheel.dispatch.operator import Operator
 
 DTYPES = ("float32", "bfloat16", "float16")
-EQUAL = 0.05
-"""Times that differ by less are shown as equal."""
 LEAST = 5
 """The smallest number of calls of each function."""
 
@@ -71,13 +69,7 @@ class Timings(BaseReport):
         return "\n".join(lines)
 
 
-def _colour(ratio: str) -> str | None:
-    if abs(float(ratio) - 1) < EQUAL:
-        return None
-    return "green" if float(ratio) > 1 else "red"
-
-
-COLOURS = {r"(?<=  )[\d.]+$": _colour}
+COLOURS = {r"(?<=  )[\d.]+$": ratio_colour}
 """Of the ratio, which ends a line."""
 
 

@@ -13,6 +13,7 @@ import click
 
 from fusewheel._core.progress import LiveLine
 from fusewheel.cli.model import as_usage_errors
+from fusewheel.cli.source import check_there
 
 if TYPE_CHECKING:
     from fusewheel.cli.conversation import Conversation
@@ -122,9 +123,8 @@ def _load(
     from fusewheel.transformers import load_quantized, register_quantizers
     from fusewheel.transformers._quantized import SETTINGS
 
+    check_there(name)
     path = Path(name)
-    if name.startswith((".", "/", "~")) and not path.exists():  # no name of a model begins so
-        raise FileNotFoundError(f"no such file or folder: {name}")
     if path.suffix.lower() == ".gguf":
         if quantize is not None:
             raise ValueError("--quantize is not for a GGUF file, whose weights stay as they are")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import click
 
 from fusewheel._core.report import BaseReport
-from fusewheel.cli.show import show
+from fusewheel._core.show import show
 
 PACKAGES = ("transformers", "accelerate", "peft", "gguf", "kernels", "xllamacpp", "numpy")
 

@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 import click
 
-from fusewheel.cli.show import show
+from fusewheel._core.show import show
+from fusewheel.cli.source import check_there
 
 COLOURS = {r"^replaced(?= )": "green", r"^(kept|left|break)(?= )": "yellow"}
 """Of the first column of what `explain` prints."""
@@ -88,6 +89,7 @@ def quantize(
 
         from fusewheel.transformers import copy_tokenizer, save_quantized
 
+        check_there(source)
         model = AutoModelForCausalLM.from_pretrained(source, dtype="auto").eval()
     options: dict[str, Any] = {"group_size": int(group_size), "dynamic": dynamic}
     report = save_quantized(model, target, kind, **options)
@@ -124,6 +126,7 @@ def _from_config(
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    check_there(name)
     config = AutoConfig.from_pretrained(name)
     if layers is not None:
         config.num_hidden_layers = layers

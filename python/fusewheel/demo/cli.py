@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fusewheel._core.process import ChildError
+from fusewheel._core.show import ratio_colour, show
 from fusewheel.demo.isa import LEVELS
 from fusewheel.demo.models.weights import MissingDependencyError, check_dependencies
 from fusewheel.demo.progress import Progress
@@ -22,6 +23,15 @@ Run SmolLM2-135M-Instruct in eager PyTorch, with Inductor and with fusewheel: ge
 real prompt, take training steps, compare the results token by token, and print times and memory.
 Then do the same with the file's own 4-bit weights, beside llama.cpp.
 The exit status is 1 if a mode fails, or if its results in fp32 differ from eager PyTorch's."""
+
+COLOURS = {
+    r"(?<= )\d+\.\d\dx(?= |$)": ratio_colour,
+    r"(?<=: )ok(?= -)": "green",
+    r"(?<=: )differs \(allowed\)(?= -)": "yellow",
+    r"^FAILED|(?<=: )FAILED(?= -)": "red",
+    r"UNSTEADY": "yellow",
+}
+"""Of ratios that can be trusted, of comparisons and of what is wrong."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -55,7 +65,9 @@ def run(settings: Settings, json_path: Path | None, chart_path: Path | None) -> 
 
 def publish(found: report.Report, json_path: Path | None, chart_path: Path | None) -> int:
     """Print the report and write the files; returns the exit code."""
-    print(f"\n{found}\n")
+    print()
+    show(found, as_json=False, colours=COLOURS)
+    print()
     if chart_path is not None:
         drawn = chart.draw(found, chart_path)
         print(f"Chart written to {chart_path}" if drawn else "No chart: nothing to compare")

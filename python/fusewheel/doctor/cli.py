@@ -14,11 +14,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fusewheel._core.show import show
 from fusewheel.doctor.conformance import page
 from fusewheel.doctor.examination import check
 from fusewheel.doctor.naming import named, operator_named
 from fusewheel.doctor.outcome import Status
 from fusewheel.doctor.report import MARKS
+
+COLOURS = {
+    r"(?<=  )works(?=  |$)": "green",
+    r"(?<=  )refuses(?=  |$)": "yellow",
+    r"(?<=  )fails(?=  |$)": "red",
+}
+"""Of the status of each column."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -58,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     except (AttributeError, ImportError, TypeError, ValueError) as error:
         options.error(str(error))
-    print(report)
+    show(report, as_json=False, colours=COLOURS)
     for path, text in ((given.json, report.to_json()), (given.markdown, report.markdown())):
         if path is not None:
             path.write_text(text)

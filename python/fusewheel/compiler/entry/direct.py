@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule
 
 from fusewheel._core.garbage import without_collections
+from fusewheel._core.progress import working
 from fusewheel._torch.modules import has_global_hooks, has_hooks
 from fusewheel.compiler.entry.capture import CannotCapture, Capture
 from fusewheel.compiler.entry.language_call import LanguageCall, grown_strides, read_call
@@ -94,7 +95,7 @@ class DirectCalls:
                 return self._programs.get(call.kind)
             found = None
             try:
-                with without_collections():
+                with without_collections(), working("fusewheel: compiling a frozen model"):
                     found = self._captured(call, kwargs)
             except Exception as error:
                 # Dynamo sees more, and an error of the model itself is raised there.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fusewheel._core.arguments import require_module
+from fusewheel._core.progress import working
 from fusewheel._torch.dynamo import counters
 from fusewheel._torch.fx import telling_of_replacements
 from fusewheel.compiler.ir.metadata import inference
@@ -77,19 +78,21 @@ def export(
     else:
         model = getattr(model, "_orig_mod", model)
         require_module("export", model)
-        program = torch.export.export(
-            model,
-            args,
-            None if kwargs is None else dict(kwargs),
-            dynamic_shapes=dynamic_shapes,
-            strict=strict,
-        )
-    report = _rewrite(program, training)
-    if engine:
-        from fusewheel.compiler.lower.exported import lower_exported
+        with working("fusewheel: exporting a model: PyTorch captures it"):
+            program = torch.export.export(
+                model,
+                args,
+                None if kwargs is None else dict(kwargs),
+                dynamic_shapes=dynamic_shapes,
+                strict=strict,
+            )
+    with working(f"fusewheel: exporting a graph of {len(program.graph.nodes):,} nodes"):
+        report = _rewrite(program, training)
+        if engine:
+            from fusewheel.compiler.lower.exported import lower_exported
 
-        lower_exported(program)
-        program.validate()
+            lower_exported(program)
+            program.validate()
     counters()["fusewheel"].update(report.counts())
     return program
 

@@ -17,6 +17,7 @@ from torch.fx import GraphModule
 
 from fusewheel._core.arguments import require_module
 from fusewheel._core.garbage import without_collections
+from fusewheel._core.progress import working
 from fusewheel._torch.compiled_module import compiled_call, set_compiled_call
 from fusewheel.compiler.entry.direct import DirectCalls
 from fusewheel.compiler.entry.dynamo import Compiled, backend, without_code
@@ -213,7 +214,7 @@ class _Frozen:
 
     def _compiling(self, *args: Any, **kwargs: Any) -> Any:
         compiled = self.compile()
-        with without_collections():
+        with without_collections(), working("fusewheel: compiling a frozen model"):
             try:
                 with self._layers.traced_once():
                     return compiled(*args, **kwargs)

@@ -13,6 +13,9 @@ from fusewheel._core.report import BaseReport
 Colours = Mapping[str, str | Callable[[str], str | None]]
 """Colours by a regular expression: that of all its matches, or a function of the matched text."""
 
+_EQUAL = 0.05
+"""Ratios that are nearer to 1 than this have no colour."""
+
 
 def show(report: BaseReport, as_json: bool, colours: Colours | None = None) -> None:
     """Print a report on standard output.
@@ -29,6 +32,14 @@ def show(report: BaseReport, as_json: bool, colours: Colours | None = None) -> N
         text = re.sub(expression, _painter(colour), text, flags=re.MULTILINE)
     # click removes the colours where nobody would see them.
     click.echo(text, color=False if os.environ.get("NO_COLOR") else None)
+
+
+def ratio_colour(text: str) -> str | None:
+    """Green for a ratio above 1, red for one below; an `x` may stand behind it."""
+    ratio = float(text.rstrip("x"))
+    if abs(ratio - 1) < _EQUAL:
+        return None
+    return "green" if ratio > 1 else "red"
 
 
 def _painter(colour: str | Callable[[str], str | None]) -> Callable[[re.Match[str]], str]:
