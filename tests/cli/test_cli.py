@@ -188,7 +188,7 @@ def test_a_path_that_is_not_there(
     assert f"no such file or folder: {path}" in error
 
 
-@pytest.mark.parametrize("name", ["gpt2", "models", "HuggingFaceTB/SmolLM2-135M-Instruct", "a/_b.c"])
+@pytest.mark.parametrize("name", ["gpt2", "models", "HuggingFaceTB/SmolLM2-135M", "a/_b.c"])
 def test_a_name_is_looked_for_in_the_hub(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

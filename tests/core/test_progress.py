@@ -7,23 +7,22 @@ import subprocess
 import sys
 import threading
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import fusewheel
 import pytest
 import torch
+from core.screen import Terminal
 from fusewheel._core.progress import LiveLine, progress, working
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from tqdm import tqdm
 
 
 @pytest.fixture
 def terminal(monkeypatch):
     # In place of the whole module: pytest sets sys.stderr anew between a fixture and its test.
     stream = Terminal()
-    monkeypatch.setattr("fusewheel._core.progress.sys", types.SimpleNamespace(stderr=stream))
+    streams = types.SimpleNamespace(stderr=stream, __stderr__=stream)
+    monkeypatch.setattr("fusewheel._core.progress.sys", streams)
     return stream
 
 
@@ -99,32 +98,74 @@ def test_a_line_stands_while_a_graph_is_compiled(terminal):
     torch.compile(lambda x: x.sin(), backend="fusewheel", options={"inner": "none"})(torch.ones(2))
     shown = terminal.getvalue()
     assert "fusewheel: compiling a graph of 3 nodes" in shown
-    assert shown.rstrip(" ").endswith("\r"), "it is removed"
+    assert terminal.lines == [], "it is removed"
 
 
 def test_a_part_of_the_work_has_the_same_line(terminal):
     with working("all"):
+        assert terminal.lines == ["", "all"]
         with working("a part"):
-            shown = terminal.getvalue()
-        assert terminal.getvalue().count("all") == 2, "the text is as before"
-    assert "\n" not in terminal.getvalue()
-    assert "all" in shown and "a part" in shown
-    assert terminal.getvalue().rstrip(" ").endswith("\r"), "it is removed"
+            assert terminal.lines == ["", "a part"]
+        assert terminal.lines == ["", "all"]
+    assert terminal.lines == []
 
 
-def test_work_in_two_threads_has_two_lines(terminal):
-    with working("one"):
-        thread = threading.Thread(target=lambda: list(progress([1], describe="two")))
-        thread.start()
-        thread.join()
-    assert "\n" in terminal.getvalue() and "\x1b[A" in terminal.getvalue()
+def test_what_others_show_stays(terminal):
+    """Texts without an end of line, and bars, also of other threads."""
+    terminal.write("loss: ")
+    with working("at work"):
+        assert terminal.lines == ["loss:", "at work"]
+        terminal.write("1.5")
+    terminal.write("\r\n")
+    with tqdm(total=3, file=terminal, bar_format="{n} of {total}") as bar:
+        with working("at work"), ThreadPoolExecutor(1) as others:
+            bar.update()
+            bar.refresh()
+            assert terminal.lines == ["loss: 1.5", "1 of 3", "at work"]
+            others.submit(_work_of_another, terminal, bar).result()
+            assert terminal.lines == ["loss: 1.5", "2 of 3", "at work"]
+        bar.update()
+    assert terminal.lines == ["loss: 1.5", "3 of 3"]
+
+
+def _work_of_another(terminal, bar):
+    with working("another"):
+        bar.update()
+        bar.refresh()
+        assert terminal.lines == ["loss: 1.5", "2 of 3", "at work", "another"]
+
+
+def test_a_warning_on_the_way_stays_too(terminal):
+    with working("all"):
+        terminal.write("a warning\n")
+        with working("a part"):
+            assert terminal.lines == ["a warning", "", "a part"]
+    terminal.write("b")
+    assert terminal.lines == ["a warning", "b"]
+
+
+@pytest.mark.parametrize("name", ["stderr", "__stderr__"])
+def test_nothing_is_drawn_through_a_stream_of_others(name, monkeypatch):
+    """rich, while it shows bars, has one there that prints whole lines."""
+    streams = {"stderr": None, "__stderr__": None, name: Terminal()}
+    monkeypatch.setattr("fusewheel._core.progress.sys", types.SimpleNamespace(**streams))
+    with working("at work"):
+        pass
+    assert streams[name].getvalue() == ""
+
+
+def test_a_terminal_without_control_codes_shows_nothing(terminal, monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    with working("at work"):
+        pass
+    assert terminal.getvalue() == ""
 
 
 def test_a_line_stands_while_a_model_is_exported(terminal):
     fusewheel.export(torch.nn.GELU(), (torch.ones(2),))
     shown = terminal.getvalue()
     assert "PyTorch captures it" in shown and "exporting a graph of 3 nodes" in shown
-    assert shown.rstrip(" ").endswith("\r"), "it is removed"
+    assert terminal.lines == [], "it is removed"
 
 
 def test_a_line_stands_while_a_frozen_model_is_compiled(terminal):
@@ -135,4 +176,4 @@ def test_a_line_stands_while_a_frozen_model_is_compiled(terminal):
 def test_the_line_goes_away_if_what_it_is_about_fails(terminal):
     with pytest.raises(ValueError), working("at work"):
         raise ValueError
-    assert "at work" in terminal.getvalue() and terminal.getvalue().rstrip(" ").endswith("\r")
+    assert "at work" in terminal.getvalue() and terminal.lines == []

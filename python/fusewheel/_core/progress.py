@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sys
 import warnings
@@ -11,6 +12,10 @@ from contextvars import ContextVar
 from typing import Any, TextIO, TypeVar
 
 Item = TypeVar("Item")
+
+# What a terminal does with its cursor: a line down or up in the same column; keep and restore it;
+# erase what stands right of it.
+_DOWN, _UP, _KEEP, _BACK, _ERASE = "\x1bD", "\x1b[A", "\x1b7", "\x1b8", "\x1b[K"
 
 
 def progress(
@@ -54,10 +59,13 @@ class LiveLine:
 
     Args:
         stream: where to write it.
+        below: draw below the line that the cursor is in, which may be somebody's own; default
+            False, which means in that line.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO | None, *, below: bool = False) -> None:
         self._stream = stream
+        self._below = below
         self._bar: Any = None
         self.text = ""
 
@@ -65,7 +73,7 @@ class LiveLine:
         """Show this text from now on, cut to the width of the terminal."""
         self.text = text
         if self._bar is None:
-            self._bar = _bar(self._stream, bar_format="{desc}")
+            self._bar = _bar(self._stream, self._below, bar_format="{desc}")
         if self._bar is not None:
             # A line that wraps could not be removed.
             room = shutil.get_terminal_size().columns - 1
@@ -90,9 +98,14 @@ _line: ContextVar[LiveLine | None] = ContextVar("fusewheel_line", default=None)
 
 @contextlib.contextmanager
 def working(text: str) -> Iterator[None]:
-    """Shows a line on standard error while the body runs; nothing if that is not a terminal."""
+    """Shows a line on standard error while the body runs; nothing if that is not a terminal.
+
+    The body runs in the middle of other programs. So bars and texts that they have on the terminal
+    stay as they are, and nothing is shown if a program has put a stream of its own in place of
+    standard error, as rich does while its bars are shown.
+    """
     outer = _line.get()
-    line = outer or LiveLine(sys.stderr)
+    line = outer or LiveLine(sys.stderr if sys.stderr is sys.__stderr__ else None, below=True)
     before = line.text
     token = _line.set(line)
     line.show(text)
@@ -106,9 +119,9 @@ def working(text: str) -> Iterator[None]:
             line.show(before)
 
 
-def _bar(stream: TextIO | None, **options: Any) -> Any:
+def _bar(stream: TextIO | None, below: bool = False, **options: Any) -> Any:
     """A bar of tqdm; None if nobody looks at the stream, or without tqdm."""
-    if stream is None or not stream.isatty():
+    if stream is None or not stream.isatty() or (below and os.environ.get("TERM") == "dumb"):
         return None
     try:
         # Not tqdm.rich, which warns that it is experimental.
@@ -122,4 +135,20 @@ def _bar(stream: TextIO | None, **options: Any) -> Any:
 
         monitor_interval = 0
 
+    class BarBelow(Bar):
+        """Leaves the cursor, and the line that it is in, where they are."""
+
+        def display(self, msg: str | None = None, pos: int | None = None) -> None:
+            # Down, where a screen may scroll, and up again: then there is room. If somebody has
+            # ended a line meanwhile, a warning for example, the cursor is in what was drawn before.
+            rows = abs(self.pos if pos is None else pos)
+            self.fp.write(f"{_DOWN * rows}{_UP * rows}{_ERASE}{_KEEP}")
+            super().display(msg, pos)
+            self.fp.write(_BACK)
+
+    if below:
+        bars: Any = Bar
+        # The first place that no bar has, but for that of the cursor.
+        options["position"] = max(1, bars._get_free_pos())
+        return BarBelow(file=stream, leave=False, **options)
     return Bar(file=stream, leave=False, **options)

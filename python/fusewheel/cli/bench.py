@@ -12,8 +12,8 @@ import click
 
 from fusewheel._core.progress import progress
 from fusewheel._core.report import BaseReport
-from fusewheel.cli.complete import items, timed_names
 from fusewheel._core.show import ratio_colour, show
+from fusewheel.cli.complete import items, timed_names
 
 if TYPE_CHECKING:
     from fusewheel.dispatch.operator import Operator

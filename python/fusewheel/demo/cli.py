@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fusewheel._core.process import ChildError
-from fusewheel._core.show import ratio_colour, show
+from fusewheel._core.show import Colours, ratio_colour, show
 from fusewheel.demo.isa import LEVELS
 from fusewheel.demo.models.weights import MissingDependencyError, check_dependencies
 from fusewheel.demo.progress import Progress
@@ -24,7 +24,7 @@ real prompt, take training steps, compare the results token by token, and print 
 Then do the same with the file's own 4-bit weights, beside llama.cpp.
 The exit status is 1 if a mode fails, or if its results in fp32 differ from eager PyTorch's."""
 
-COLOURS = {
+COLOURS: Colours = {
     r"(?<= )\d+\.\d\dx(?= |$)": ratio_colour,
     r"(?<=: )ok(?= -)": "green",
     r"(?<=: )differs \(allowed\)(?= -)": "yellow",
