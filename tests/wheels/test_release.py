@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +152,15 @@ def test_files_for_the_repository_can_be_read() -> None:
         if path.name != "config.yml":
             names = [part["id"] for part in form["body"]]
             assert form["name"] and form["description"] and len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("name", ["fusewheel", "fusewheel-cpu", "fusewheel-cuda"])
+def test_a_source_distribution_is_refused(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("scikit_build_core")
+    (tmp_path / "PKG-INFO").touch()  # which only a source distribution has
+    shutil.copy(ROOT / "packages" / name / "pyproject.toml", tmp_path)
+    code = "import scikit_build_core.build as b; b.prepare_metadata_for_build_wheel('out')"
+    command = (sys.executable, "-c", code)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert f"{name} cannot be built from a source distribution" in done.stdout + done.stderr
