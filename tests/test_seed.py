@@ -41,31 +41,22 @@ def run(tmp_path: Path):
     return run
 
 
-def test_the_same_seed_gives_each_test_the_same_numbers(run):
-    both, text = run("--seed", "7")
-    assert "seed: 7; again with --seed 7" in text
-    assert both["a"] != both["b"]
-    alone, _ = run("--seed", "7", "test_numbers.py::test[b]")
-    assert alone == {"b": both["b"]}
-
-
-def test_another_run_has_other_numbers_and_tells_how_to_have_them_again(run):
-    first, text = run()
-    second, _ = run()
-    assert first["a"] != second["a"]
-    again, _ = run("--seed", re.search(r"again with --seed (\d+)", text)[1])
-    assert again == first
-
-
-def test_all_processes_share_the_seed(run, tmp_path: Path):
+def test_a_run_says_how_to_have_its_numbers_again(run, tmp_path: Path):
+    """In any number of processes, and of one test alone."""
     pytest.importorskip("xdist")
-    writes = '    open(f"{name}.txt", "w").write(str(numbers))'
+    writes = '    open(f"{name}.txt", "w").write(" ".join(map(str, numbers)))'
     (tmp_path / "test_numbers.py").write_text(TESTS + writes)
-
-    def written() -> list[str]:
-        return [(tmp_path / f"{name}.txt").read_text() for name in "ab"]
-
     _, text = run("-p", "xdist.plugin", "-n", "2")
-    apart = written()
-    run("--seed", re.search(r"again with --seed (\d+)", text)[1])
-    assert written() == apart
+    apart = {name: (tmp_path / f"{name}.txt").read_text() for name in "ab"}
+    assert apart["a"] != apart["b"]
+
+    seed = re.search(r"again with --seed (\d+)", text)[1]
+    together, text = run("--seed", seed)
+    assert together == apart
+    assert f"seed: {seed}; again with --seed {seed}" in text
+
+    alone, text = run("test_numbers.py::test[b]")
+    other = re.search(r"again with --seed (\d+)", text)[1]
+    different, _ = run("--seed", other)
+    assert different["a"] != together["a"]
+    assert alone == {"b": different["b"]}
