@@ -116,6 +116,7 @@ def test_padding(llama: Any) -> None:
     assert_same_text(llama, tokens(7), attention_mask=mask)
 
 
+@NIGHTLY
 def test_assisted(llama: Any) -> None:
     """The cache is cropped where the assistant guessed wrong."""
     helper = build("Llama", hidden_size=32)

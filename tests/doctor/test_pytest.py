@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from nightly import NIGHTLY
 
 pytest_plugins = ["pytester"]
 
@@ -36,6 +37,7 @@ def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-v", *arguments)
 
 
+@NIGHTLY
 def test_a_function_with_one_test_for_each_column(package: pytest.Pytester):
     package.makepyfile(
         """

@@ -8,6 +8,7 @@ import pytest
 import torch
 from engine.programs import WIDTH, gated, gated_inputs, gated_reference, joined
 from engine.test_program import assert_equal
+from nightly import NIGHTLY
 from torch import Tensor
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
@@ -104,6 +105,8 @@ def test_export(exported):
     assert_right(program.run_decompositions().module(), module)
 
 
+# Before a change `export/test_engine.py` compiles a package with a program in it.
+@NIGHTLY
 @pytest.mark.slow
 def test_package(exported, tmp_path):
     module, program = exported

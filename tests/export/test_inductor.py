@@ -19,6 +19,7 @@ from fusewheel.compiler.cost import rules
 from fusewheel.compiler.entry import inductor as inductor_pass
 from fusewheel.compiler.entry.inductor import Rewrite
 from fusewheel.compiler.match.registry import known_patterns
+from nightly import NIGHTLY
 from oracle import assert_program_as_good_as_eager
 from torch import Tensor
 from torch._dynamo.utils import counters
@@ -104,6 +105,7 @@ with test.torch.no_grad():
 """
 
 
+@NIGHTLY
 def test_caches(tmp_path: Path) -> None:
     """A second process takes what the first compiled."""
     tests = Path(__file__).parent

@@ -17,24 +17,28 @@ TESTS = Path(__file__).parents[1]
 
 VALUES, GRADIENTS = "ops/test_values.py", "ops/test_autograd.py"
 # A processor without a level has the one below instead. A change tries the values at the newest,
-# of backward operators too; the night tries gradients, which call the same kernels, and all levels.
+# of backward operators too, in the dtypes that the ways are about; the night tries all dtypes and
+# levels, and gradients, which call the same kernels.
 TRIED = [
-    pytest.param(level, file, marks=() if (level, file) == ("v4", VALUES) else NIGHTLY)
-    for level in ("baseline", "v3", "v4")
-    for file in (VALUES, GRADIENTS)
+    pytest.param("v4", VALUES, "and (float32 or bfloat16)", id=f"v4-{VALUES}-some"),
+    *(
+        pytest.param(level, file, "", marks=NIGHTLY, id=f"{level}-{file}")
+        for level in ("baseline", "v3", "v4")
+        for file in (VALUES, GRADIENTS)
+    ),
 ]
 
 
-@pytest.mark.parametrize(("level", "file"), TRIED)
+@pytest.mark.parametrize(("level", "file", "dtypes"), TRIED)
 def test_the_ways_that_the_processor_does_not_choose(
-    level: str, file: str, pytestconfig: pytest.Config
+    level: str, file: str, dtypes: str, pytestconfig: pytest.Config
 ):
     automatic = made(without() | {LEVEL: level})
     others = {name: "10"[int(way)] for name, way in automatic.items() if name != LEVEL}
     seed = f"--seed={pytestconfig.option.seed}"
     command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", seed)
     tests = (str(TESTS / tried) for tried in ("native/test_level.py", file))
-    chosen = ("-k", "asked_for or (as_good_as_eager and (linear or attention))")
+    chosen = ("-k", f"asked_for or (as_good_as_eager and (linear or attention) {dtypes})")
     done = subprocess.run(
         [*command, *tests, *chosen],
         capture_output=True,
