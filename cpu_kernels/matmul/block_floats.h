@@ -2,14 +2,11 @@
 // floats. A block's products are added up before they are scaled, so that no weight is written.
 #pragma once
 
-#include "blocks.h"
+#include "block_digits.h"
 
 #if defined(__AVX2__)
 
 namespace fusewheel::FUSEWHEEL_ISA {
-
-// How far ahead of a block its row is asked for, in bytes.
-constexpr int64_t kFloatsAhead = 1024;
 
 constexpr bool has_float_codes(BlockKind kind) {
   return kind == BlockKind::kNF4 || kind == BlockKind::kFP4 || kind == BlockKind::kIQ4_NL ||
@@ -37,15 +34,15 @@ FUSEWHEEL_INLINE Vec<float> small_float8(const uint8_t* codes) {
 
 // `count` blocks of a row times a.
 template <BlockKind kind>
-__attribute__((noinline)) float dot_float_codes(const uint8_t* blocks, int64_t count,
-                                                const float* a) {
+__attribute__((noinline)) Vec<float> dot_float_codes(const uint8_t* blocks, int64_t count,
+                                                     const float* a) {
   constexpr BlockFormat format = block_format(kind);
   constexpr int lanes = kLanes<float>;
   constexpr bool is_half = kind == BlockKind::kIQ4_NL;
   [[maybe_unused]] const CodeTable<kind> table;
   Vec<float> total = {};
   for (int64_t block = 0; block < count; ++block, blocks += format.bytes, a += format.weights) {
-    __builtin_prefetch(blocks + kFloatsAhead);
+    prefetch_blocks(blocks, format.bytes);
     const uint8_t* codes = blocks + (is_half ? 2 : 4);
     Vec<float> sums[2] = {};
 #pragma GCC unroll 2
@@ -68,7 +65,7 @@ __attribute__((noinline)) float dot_float_codes(const uint8_t* blocks, int64_t c
     const float steps = kind == BlockKind::kFP8 ? 256.0f : 1.0f;
     total += (sums[0] + sums[1]) * steps * splat(scale);
   }
-  return sum<float>(total);
+  return total;
 }
 
 // Whether a kind's codes are looked up as they lie in words of 32 bits, for which the elements of a are in
@@ -101,13 +98,14 @@ FUSEWHEEL_INLINE void order_by_words(const float* a, int64_t columns, float* to)
 
 // `count` blocks of a row times the elements of a in that order.
 template <BlockKind kind>
-__attribute__((noinline)) float dot_words(const uint8_t* blocks, int64_t count, const float* a) {
+__attribute__((noinline)) Vec<float> dot_words(const uint8_t* blocks, int64_t count,
+                                               const float* a) {
   constexpr int bytes = block_format(kind).bytes;
   constexpr __mmask16 second = 0xff00;
   const CodeTable<kind> table;
   Vec<float> total = {};
   for (int64_t block = 0; block < count; block += kWordBlocks, a += kTogether) {
-    __builtin_prefetch(blocks + kFloatsAhead);
+    prefetch_blocks(blocks, kWordBlocks * bytes);
     // Behind the last block a is zeros.
     const uint8_t* next = block + 1 < count ? blocks + bytes : blocks;
     const auto codes = [](const uint8_t* of) {
@@ -126,7 +124,7 @@ __attribute__((noinline)) float dot_words(const uint8_t* blocks, int64_t count, 
     total += (sums[0] + sums[1]) * bit_cast<Vec<float>>(scale);
     blocks += kWordBlocks * bytes;
   }
-  return sum<float>(total);
+  return total;
 }
 
 #endif  // __AVX512F__

@@ -2,21 +2,20 @@
 #pragma once
 
 #include "block_floats.h"
-#include "block_smalls.h"
-#include "block_supers.h"
+#include "block_scales.h"
 
 #if defined(__AVX2__)
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
 // A row of Q8_0 times a, in floats: products of two bytes with a sign have no quick instruction.
-__attribute__((noinline)) inline float dot_bytes(const uint8_t* blocks, int64_t parts,
-                                                 const float* a) {
+__attribute__((noinline)) inline Vec<float> dot_bytes(const uint8_t* blocks, int64_t parts,
+                                                      const float* a) {
   constexpr int bytes = block_format(BlockKind::kQ8_0).bytes;
   constexpr int vectors = kBlockPart / kLanes<float>;
   Vec<float> total = {};
   for (int64_t part = 0; part < parts; ++part, blocks += bytes, a += kBlockPart) {
-    __builtin_prefetch(blocks + kPrefetchAhead);
+    prefetch_blocks(blocks, bytes);
     Vec<float> own = {};
 #pragma GCC unroll 4
     for (int i = 0; i < vectors; ++i) {
@@ -25,25 +24,79 @@ __attribute__((noinline)) inline float dot_bytes(const uint8_t* blocks, int64_t 
     }
     total += own * splat(converted_half(blocks));
   }
-  return sum<float>(total);
+  return total;
 }
 
+// A row of codes times a, in integers, lane by lane.
 template <BlockKind kind, int planes, bool vnni>
-__attribute__((noinline)) float dot_block_row(const uint8_t* row, int64_t columns,
-                                              const BlockDigits* a) {
-  if constexpr (has_sub_blocks(kind)) {
-    return dot_supers<kind, planes, vnni>(row, columns / kSuperWeights, a);
-  } else {
-    return dot_smalls<kind, planes, vnni>(row, columns / kBlockPart, a);
+__attribute__((noinline)) Vec<float> dot_codes(const uint8_t* blocks, int64_t columns,
+                                               const BlockDigits* a) {
+  constexpr BlockFormat format = block_format(kind);
+  constexpr int bytes = kSuperWeights / format.weights * format.bytes;
+  Vec<float> total = {};
+  const auto add = [&](auto live) {
+    const Scales<kind> scales = [&] {
+      if constexpr (has_sub_blocks(kind)) {
+        return super_scales<kind>(blocks, *a, total);
+      } else {
+        return small_scales<kind>(blocks, live, *a, total);
+      }
+    }();
+#pragma GCC unroll 2
+    for (int group = 0; group < kCodeGroups; ++group) {
+      Bytes codes[kCodeVectors];
+      if constexpr (has_sub_blocks(kind)) {
+        super_codes<kind>(blocks, group, codes);
+      } else {
+        small_codes<kind>(blocks, group, live, codes);
+      }
+#pragma GCC unroll 2
+      for (int pair = 0; pair < 2; ++pair) {
+        const int own = 2 * group + pair;
+        Integers start;
+        __builtin_memcpy(&start, a->start + own * kLanes<float>, sizeof(start));
+        const Integers whole = pair_products<planes, vnni>(codes[2 * pair], codes[2 * pair + 1], *a,
+                                                           own, start);
+        total += __builtin_convertvector(whole, Vec<float>) *
+                 scales.of(group, pair);
+      }
+    }
+  };
+  for (; columns >= kSuperWeights; columns -= kSuperWeights, blocks += bytes, ++a) {
+    prefetch_blocks(blocks, bytes);
+    add(Constant<kSuperParts>{});
   }
+  if constexpr (!has_sub_blocks(kind)) {
+    if (columns > 0) {
+      add(columns / kBlockPart);
+    }
+  }
+  return total;
 }
 
 template <BlockKind kind>
-FUSEWHEEL_INLINE auto block_row(int planes, bool vnni) {
+FUSEWHEEL_INLINE auto codes_row(int planes, bool vnni) {
   if (vnni) {
-    return planes == 2 ? dot_block_row<kind, 2, true> : dot_block_row<kind, 3, true>;
+    return planes == 2 ? dot_codes<kind, 2, true> : dot_codes<kind, 3, true>;
   }
-  return planes == 2 ? dot_block_row<kind, 2, false> : dot_block_row<kind, 3, false>;
+  return planes == 2 ? dot_codes<kind, 2, false> : dot_codes<kind, 3, false>;
+}
+
+// Sums the lanes of row(r) for `count` rows.
+template <typename Row>
+FUSEWHEEL_INLINE void sums_of_rows(int64_t count, float* out, Row row) {
+  constexpr int lanes = kLanes<float>;
+  int64_t r = 0;
+  for (; r + lanes <= count; r += lanes) {
+    Vec<float> totals[lanes];
+    for (int i = 0; i < lanes; ++i) {
+      totals[i] = row(r + i);
+    }
+    store(out + r, sums_of<float>(totals));
+  }
+  for (; r < count; ++r) {
+    out[r] = sum<float>(row(r));
+  }
 }
 
 // `count` rows of the weight from `begin`, one after another: the processor reads
@@ -51,33 +104,30 @@ FUSEWHEEL_INLINE auto block_row(int planes, bool vnni) {
 FUSEWHEEL_INLINE void dot_blocks(const LinearWeight& weight, int64_t begin, int64_t count,
                                  const float* floats, const BlockDigits* a, int planes,
                                  float* out) {
-  const uint8_t* row = static_cast<const uint8_t*>(weight.data) + begin * weight.stride;
-  if (weight.blocks.kind == BlockKind::kQ8_0) {
-    for (int64_t r = 0; r < count; ++r, row += weight.stride) {
-      out[r] = dot_bytes(row, weight.columns / kBlockPart, floats);
-    }
-    return;
-  }
+  const int64_t stride = weight.stride;
+  const int64_t columns = weight.columns;
+  const uint8_t* first = static_cast<const uint8_t*>(weight.data) + begin * stride;
   for_block_kind(weight.blocks.kind, [&](auto decoder) {
     constexpr BlockKind kind = decltype(decoder)::kKind;
+    const int64_t blocks = columns / decltype(decoder)::kWeights;
+    if constexpr (kind == BlockKind::kQ8_0) {
+      sums_of_rows(count, out,
+                   [&](int64_t r) { return dot_bytes(first + r * stride, blocks, floats); });
+    } else if constexpr (takes_words(kind)) {
 #if defined(__AVX512F__)
-    if constexpr (takes_words(kind)) {
       const auto* ordered = reinterpret_cast<const float*>(a);
-      for (int64_t r = 0; r < count; ++r, row += weight.stride) {
-        out[r] = dot_words<kind>(row, weight.columns / decltype(decoder)::kWeights, ordered);
-      }
-      return;
-    }
+      sums_of_rows(count, out, [&](int64_t r) {
+        return dot_words<kind>(first + r * stride, blocks, ordered);
+      });
 #endif
-    if constexpr (has_float_codes(kind)) {
-      for (int64_t r = 0; r < count; ++r, row += weight.stride) {
-        out[r] = dot_float_codes<kind>(row, weight.columns / decltype(decoder)::kWeights, floats);
-      }
-    } else if constexpr (has_small_codes(kind)) {
-      const auto dot = block_row<kind>(planes, choices().vnni);
-      for (int64_t r = 0; r < count; ++r, row += weight.stride) {
-        out[r] = dot(row, weight.columns, a);
-      }
+    } else if constexpr (has_float_codes(kind)) {
+      sums_of_rows(count, out, [&](int64_t r) {
+        return dot_float_codes<kind>(first + r * stride, blocks, floats);
+      });
+    } else {
+      static_assert(has_small_codes(kind), "every kind has a way");
+      const auto dot = codes_row<kind>(planes, choices().vnni);
+      sums_of_rows(count, out, [&](int64_t r) { return dot(first + r * stride, columns, a); });
     }
   });
 }

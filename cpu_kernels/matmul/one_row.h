@@ -79,11 +79,13 @@ FUSEWHEEL_INLINE bool prepare_block_row(const LinearWeight& weight, const float*
   if (one.block_planes == 0) {
     return false;
   }
-  for (int64_t i = 0; i < block_supers(weight.columns); ++i) {
-    const int64_t left = weight.columns - i * kSuperWeights;
-    to_block_digits(a + i * kSuperWeights, left < kSuperWeights ? left : kSuperWeights,
-                    one.block_planes, centre_of(weight.blocks.kind), one.block_digits[i]);
-  }
+  for_block_kind(weight.blocks.kind, [&](auto decoder) {
+    constexpr BlockKind kind = decltype(decoder)::kKind;
+    if constexpr (has_small_codes(kind)) {
+      one.block_planes == 2 ? to_all_digits<kind, 2>(a, weight.columns, one.block_digits)
+                            : to_all_digits<kind, 3>(a, weight.columns, one.block_digits);
+    }
+  });
   return true;
 }
 #endif

@@ -195,6 +195,18 @@ def test_rows_of_zeros_of_nan_and_of_tiny_numbers(name):
     )
 
 
+@pytest.mark.parametrize("number", [1.0, -1.0])
+@pytest.mark.parametrize("code", [0, 255])
+def test_the_largest_sums_of_a_single_row(code, number):
+    """Eight products of Q6_K are one sum of 32 bits, which just holds them."""
+    blocks = random_blocks(Make(), "Q6_K", 5, 2)
+    blocks[..., :192] = code
+    weight = decode_blocks(blocks, FORMATS["Q6_K"].number, torch.float64)
+    x = torch.full((1, 512), number)
+    want = (x.double() @ weight.T).float()
+    torch.testing.assert_close(fusewheel.linear_blocks(x, blocks, "Q6_K"), want)
+
+
 @pytest.mark.parametrize("name", ["Q4_K", "Q5_0"])
 def test_one_large_activation_does_not_spoil_the_others(name):
     """Its block then has more digits; without them the error would be 1/65,000 of it."""

@@ -1,0 +1,255 @@
+// The scales of stored blocks as vectors of floats, for block_row.h.
+#pragma once
+
+#include "block_digits.h"
+
+#if defined(__AVX2__)
+
+namespace fusewheel::FUSEWHEEL_ISA {
+
+// The scales of kSuperWeights weights, as numbers of the weights themselves.
+template <BlockKind kind>
+struct Scales {
+  static constexpr int kCount = kSuperWeights / scale_weights(kind);
+  static constexpr int kVectors = kCount < kLanes<float> ? 1 : kCount / kLanes<float>;
+
+  Vec<float> numbers[kVectors];
+
+  // Each for the lanes of a pair of vectors of codes.
+  FUSEWHEEL_INLINE Vec<float> of(int group, int pair) const {
+    Integers lane;
+    for (int i = 0; i < kLanes<float>; ++i) {
+      lane[i] = element_of(kind, group, 2 * pair, i / 2) / scale_weights(kind);
+    }
+    if constexpr (kVectors == 1) {
+      return shuffle(numbers[0], lane);
+    } else {
+      return shuffle(numbers[0], numbers[1], lane);
+    }
+  }
+
+  FUSEWHEEL_INLINE void multiply(float factor) {
+    for (auto& own : numbers) {
+      own *= splat(factor);
+    }
+  }
+};
+
+// A float16 number, by the instruction for it.
+FUSEWHEEL_INLINE float converted_half(const uint8_t* at) {
+  uint16_t bits;
+  __builtin_memcpy(&bits, at, sizeof(bits));
+  return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)));
+}
+
+FUSEWHEEL_INLINE __m256 first_eight(Vec<float> value) {
+#if defined(__AVX512F__)
+  return _mm512_castps512_ps256(bit_cast<__m512>(value));
+#else
+  return bit_cast<__m256>(value);
+#endif
+}
+
+// 8 numbers in the first lanes, zeros in the others.
+FUSEWHEEL_INLINE Vec<float> first_lanes(__m256 eight) {
+#if defined(__AVX512F__)
+  return bit_cast<Vec<float>>(_mm512_zextps256_ps512(eight));
+#else
+  return bit_cast<Vec<float>>(eight);
+#endif
+}
+
+// 4 numbers in the first lanes.
+FUSEWHEEL_INLINE Vec<float> lower_lanes(__m128 four) {
+  return first_lanes(_mm256_castps128_ps256(four));
+}
+
+// 16 bytes with a sign as floats.
+FUSEWHEEL_INLINE void to_floats(__m128i bytes, Vec<float>* to) {
+#if defined(__AVX512F__)
+  to[0] = __builtin_convertvector(bit_cast<Integers>(_mm512_cvtepi8_epi32(bytes)), Vec<float>);
+#else
+  for (int i = 0; i < 2; ++i, bytes = _mm_srli_si128(bytes, 8)) {
+    to[i] = __builtin_convertvector(bit_cast<Integers>(_mm256_cvtepi8_epi32(bytes)), Vec<float>);
+  }
+#endif
+}
+
+// Of Q4_K and Q5_K: 8 scales, then 8 minima. Of each number, 6 bits, one byte has the lower four and one
+// the upper two.
+FUSEWHEEL_INLINE void six_bits(const uint8_t* block, Vec<float>* to) {
+  constexpr int lanes = kLanes<float>;
+  const Bytes stored = load_sixteen(block);
+  const __m128 factors = _mm_cvtph_ps(_mm_cvtsi32_si128(static_cast<int>(word_at(block))));
+#pragma GCC unroll 2
+  for (int i = 0; i < 16; i += lanes) {
+    Bytes at = {};
+    Bits low;
+    Bits high;
+    Integers factor;
+#pragma GCC unroll 16
+    for (int j = 0; j < lanes; ++j) {
+      const int s = (i + j) % 8;
+      const bool minimum = i + j >= 8;
+      const int own = 4 + s + (s < 4 && minimum ? 4 : s < 4 ? 0 : 4);
+      at[4 * j] = static_cast<int8_t>(own);
+      at[4 * j + 1] = static_cast<int8_t>(s < 4 ? own : minimum ? 4 + s : s);
+      low[j] = s >= 4 && minimum ? 4 : 0;
+      high[j] = s < 4 ? 8 : 10;
+      factor[j] = minimum ? 1 : 0;
+    }
+    const Bits both = bit_cast<Bits>(look_up(stored, at));
+    const Bits six = (both >> low & 15) | (both >> high & 0x30);
+    const Vec<float> number = __builtin_convertvector(bit_cast<Integers>(six), Vec<float>);
+    to[i / lanes] = number * shuffle(lower_lanes(factors), factor);
+  }
+}
+
+FUSEWHEEL_INLINE __m128i two_words(uint32_t first, uint32_t second) {
+  return _mm_set_epi64x(0, static_cast<int64_t>(uint64_t{second} << 32 | first));
+}
+
+// Of Q3_K: bytes with a sign.
+FUSEWHEEL_INLINE __m128i third_scales(const uint8_t* block) {
+  const __m128i four_bits = _mm_set1_epi8(15);
+  const __m128i stored = two_words(word_at(block + 96), word_at(block + 100));
+  const __m128i low =
+      _mm_and_si128(_mm_unpacklo_epi64(stored, _mm_srli_epi16(stored, 4)), four_bits);
+  const __m128i high =
+      _mm_and_si128(_mm_srlv_epi32(_mm_set1_epi32(static_cast<int>(word_at(block + 104))),
+                                   _mm_setr_epi32(0, 2, 4, 6)),
+                    _mm_set1_epi8(3));
+  return _mm_sub_epi8(_mm_or_si128(low, _mm_slli_epi16(high, 4)), _mm_set1_epi8(32));
+}
+
+// The scales of a block of K-quants times the step of a. What a weight is more than its code from the
+// centre says, its minimum, is added to `total`.
+template <BlockKind kind>
+FUSEWHEEL_INLINE Scales<kind> super_scales(const uint8_t* block, const BlockDigits& a,
+                                           Vec<float>& total) {
+  constexpr float centre = centre_of(kind);
+  Scales<kind> scales;
+  if constexpr (kind == BlockKind::kQ4_K || kind == BlockKind::kQ5_K) {
+    Vec<float> both[16 / kLanes<float>];
+    six_bits(block, both);
+#if defined(__AVX512F__)
+    const __m256 minima = _mm512_extractf32x8_ps(bit_cast<__m512>(both[0]), 1);
+#else
+    const __m256 minima = bit_cast<__m256>(both[1]);
+#endif
+    const __m256 offsets = first_eight(both[0]) * centre - minima;
+    total += first_lanes(offsets * _mm256_load_ps(a.parts));
+    scales.numbers[0] = both[0];
+    scales.multiply(a.step);
+  } else if constexpr (kind == BlockKind::kQ2_K) {
+    const __m128i both = _mm_loadu_si128(reinterpret_cast<const __m128i*>(block));
+    const __m128i four_bits = _mm_set1_epi8(15);
+    Vec<float> minima[Scales<kind>::kVectors];
+    to_floats(_mm_and_si128(both, four_bits), scales.numbers);
+    to_floats(_mm_and_si128(_mm_srli_epi16(both, 4), four_bits), minima);
+    scales.multiply(converted_half(block + 80));
+    const float minimum = converted_half(block + 82);
+    for (int i = 0; i < Scales<kind>::kVectors; ++i) {
+      total += (scales.numbers[i] * centre - minima[i] * splat(minimum)) *
+               load(a.subs + i * kLanes<float>);
+    }
+    scales.multiply(a.step);
+  } else if constexpr (kind == BlockKind::kQ3_K) {
+    to_floats(third_scales(block), scales.numbers);
+    scales.multiply(converted_half(block + 108) * a.step);
+  } else {
+    static_assert(kind == BlockKind::kQ6_K, "every kind has scales");
+    to_floats(_mm_loadu_si128(reinterpret_cast<const __m128i*>(block + 192)), scales.numbers);
+    scales.multiply(converted_half(block + 208) * a.step);
+  }
+  return scales;
+}
+
+#if defined(__AVX512F__)
+// Every `bytes` bytes from `from`, a word of 16 bits; of the last word the memory ends with its second byte.
+// Blocks of an odd size have every second word at its high half.
+template <int bytes>
+FUSEWHEEL_INLINE __m128i eight_words(const uint8_t* from) {
+  constexpr int together = 62 / bytes + 1 < 4 ? 62 / bytes + 1 : 4;
+  __m512i words = _mm512_setzero_si512();
+#pragma GCC unroll 4
+  for (int first = 0; first < 8; first += together) {
+    const int count = 8 - first < together ? 8 - first : together;
+    alignas(16) int16_t places[8] = {};
+    uint32_t read = 0;
+    for (int i = 0; i < count; ++i) {
+      places[first + i] = static_cast<int16_t>(i * bytes / 2);
+      read |= uint32_t{1} << places[first + i];
+    }
+    const __m128i lanes = _mm_load_si128(reinterpret_cast<const __m128i*>(places));
+    const __mmask32 live = ((1u << count) - 1) << first;
+    words = _mm512_mask_permutexvar_epi16(words, live, _mm512_castsi128_si512(lanes),
+                                          _mm512_maskz_loadu_epi16(read, from + first * bytes));
+  }
+  return _mm512_castsi512_si128(words);
+}
+#endif
+
+// The float16 numbers at byte `at` of 8 blocks, of which `live` are left; zeros after these.
+template <int bytes>
+FUSEWHEEL_INLINE __m256 halves_at(const uint8_t* blocks, int at, int64_t live) {
+#if defined(__AVX512F__)
+  if (live >= 8) {
+    return _mm256_cvtph_ps(eight_words<bytes>(blocks + at));
+  }
+#endif
+  const auto half = [&](int i) {
+    uint16_t number = 0;
+    if (i < live) {
+      __builtin_memcpy(&number, blocks + i * bytes + at, sizeof(number));
+    }
+    return static_cast<int16_t>(number);
+  };
+  return _mm256_cvtph_ps(_mm_setr_epi16(half(0), half(1), half(2), half(3), half(4), half(5),
+                                        half(6), half(7)));
+}
+
+// The scales of 8 blocks of MXFP4, likewise.
+template <int bytes>
+FUSEWHEEL_INLINE __m256 powers_at(const uint8_t* blocks, int64_t live) {
+#if defined(__AVX512F__)
+  if (live >= 8) {
+    const __m256i words = _mm256_cvtepu16_epi32(eight_words<bytes>(blocks));
+    const __m256i code = _mm256_and_si256(
+        _mm256_srlv_epi32(words, _mm256_setr_epi32(0, 8, 0, 8, 0, 8, 0, 8)), _mm256_set1_epi32(255));
+    const __m256i power = _mm256_slli_epi32(_mm256_sub_epi32(code, _mm256_set1_epi32(1)), 23);
+    // The two least powers are denormal, see power_at.
+    return _mm256_castsi256_ps(
+        _mm256_mask_sllv_epi32(power, _mm256_cmplt_epi32_mask(code, _mm256_set1_epi32(2)),
+                               _mm256_set1_epi32(0x00200000), code));
+  }
+#endif
+  const auto power = [&](int i) { return i < live ? power_at(blocks + i * bytes) : 0.0f; };
+  return _mm256_setr_ps(power(0), power(1), power(2), power(3), power(4), power(5), power(6),
+                        power(7));
+}
+
+// The scales of blocks of 32 weights, of which `live` are left, and what weights are more, likewise.
+template <BlockKind kind>
+FUSEWHEEL_INLINE Scales<kind> small_scales(const uint8_t* blocks, int64_t live,
+                                           const BlockDigits& a, Vec<float>& total) {
+  constexpr int bytes = block_format(kind).bytes;
+  __m256 own;
+  if constexpr (kind == BlockKind::kMXFP4) {
+    own = powers_at<bytes>(blocks, live);
+  } else {
+    own = halves_at<bytes>(blocks, 0, live);
+  }
+  if constexpr (kind == BlockKind::kQ4_1 || kind == BlockKind::kQ5_1) {
+    constexpr float centre = centre_of(kind);
+    const __m256 offsets = own * centre + halves_at<bytes>(blocks, 2, live);
+    total += first_lanes(offsets * _mm256_load_ps(a.parts));
+  }
+  Scales<kind> scales;
+  scales.numbers[0] = first_lanes(own * a.step);
+  return scales;
+}
+
+}  // namespace fusewheel::FUSEWHEEL_ISA
+
+#endif  // __AVX2__
