@@ -57,8 +57,7 @@ __attribute__((noinline)) Vec<float> dot_codes(const uint8_t* blocks, int64_t co
         __builtin_memcpy(&start, a->start + own * kLanes<float>, sizeof(start));
         const Integers whole = pair_products<planes, vnni>(codes[2 * pair], codes[2 * pair + 1], *a,
                                                            own, start);
-        total += __builtin_convertvector(whole, Vec<float>) *
-                 scales.of(group, pair);
+        total += __builtin_convertvector(whole, Vec<float>) * scales.of(group, pair);
       }
     }
   };
