@@ -1,8 +1,7 @@
 """Registers of the kernels and how many of them a GPU runs at a time.
 
 `python -m cuda_emulated.counts.resources` compiles all kernels and writes `resources.json`;
-`python -m cuda_emulated.counts.resources norm/ rope` compiles those with these words in their files'
-names.
+`python -m cuda_emulated.counts.resources norm/ rope` compiles files whose names have these words.
 """
 
 from __future__ import annotations
