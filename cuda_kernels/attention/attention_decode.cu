@@ -9,8 +9,12 @@
 namespace fusewheel {
 namespace {
 
+// How many blocks a multiprocessor should run at a time. Sums of values take most registers.
 template <typename C, typename A, int kRows>
-__global__ void __launch_bounds__(kDecodeThreads)
+constexpr int kDecodeBlocks = kRows * kValueLanes<C> * sizeof(A) <= 128 ? 4 : 3;
+
+template <typename C, typename A, int kRows>
+__global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocks<C, A, kRows>)
     attend_part(const __grid_constant__ DecodeCall call, const __grid_constant__ Divisor page_size,
                 bool k_vectors, bool v_vectors, int64_t tasks) {
   using Memory = PartMemory<A, kRows>;

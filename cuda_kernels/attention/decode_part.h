@@ -23,7 +23,8 @@ template <int kRows, typename A>
 __device__ bool find_places(const DecodeCall& call, const Divisor& page_size,
                             const PartTask<kRows>& task, PartMemory<A, kRows>& shared) {
   int missing = 0;
-  for (int64_t key = task.from + threadIdx.x; key < task.to; key += kDecodeThreads) {
+  for (int i = task.from + static_cast<int>(threadIdx.x); i < task.to; i += kDecodeThreads) {
+    const int64_t key = task.begin + i;
     int64_t page = task.batch;
     int64_t slot = key;
     if (call.args.table != nullptr) {
@@ -35,7 +36,7 @@ __device__ bool find_places(const DecodeCall& call, const Divisor& page_size,
     const Place place{slot, static_cast<int32_t>(page), 0};
     uint4 bits;
     memcpy(&bits, &place, sizeof(bits));
-    reinterpret_cast<uint4&>(shared.places[key % kDecodePart]) = bits;
+    reinterpret_cast<uint4&>(shared.places[i]) = bits;
   }
   return row_sum(missing) > 0;
 }
@@ -75,15 +76,15 @@ __device__ void multiply_keys(const DecodeCall& call, const PartTask<kRows>& tas
     __syncthreads();  // the queries before have been read
     load_queries<V>(call, task, begin, shared);
     __syncthreads();
-    for (int64_t at = task.from; at < task.to; at += kOwn * kKeysAtOnce) {
+    for (int at = task.from; at < task.to; at += kOwn * kKeysAtOnce) {
       const C* keys[kOwn];
       int slots[kOwn];
       bool exists[kOwn];
 #pragma unroll
       for (int i = 0; i < kOwn; ++i) {
-        const int64_t key = at + threadIdx.x / kKeyThreads + i * kKeysAtOnce;
-        exists[i] = key < task.to;
-        slots[i] = static_cast<int>((exists[i] ? key : task.from) % kDecodePart);
+        const int slot = at + static_cast<int>(threadIdx.x) / kKeyThreads + i * kKeysAtOnce;
+        exists[i] = slot < task.to;
+        slots[i] = exists[i] ? slot : task.from;
         keys[i] = static_cast<const C*>(call.args.k.data) +
                   shared.places[slots[i]].in(call.args.k, task.kv_head) + begin;
       }
@@ -134,10 +135,9 @@ __device__ void take_exponentials(const DecodeCall& call, const PartTask<kRows>&
   __syncthreads();  // the products are there
   for (int r = threadIdx.x / kWarp; r < task.rows; r += kDecodeThreads / kWarp) {
     A peak = -static_cast<A>(INFINITY);
-    for (int64_t key = task.from + lane; key < task.to; key += kWarp) {
-      const auto slot = key % kDecodePart;
+    for (int slot = task.from + lane; slot < task.to; slot += kWarp) {
       A score = -static_cast<A>(INFINITY);
-      if (task.sees(shape, r, key)) {
+      if (task.sees(shape, r, slot)) {
         score = shared.scores[r][slot] * scale;
         if (shape.is_int8) {
           score *= scales[shared.places[slot].in(call.args.k_scales, task.kv_head)];
@@ -151,8 +151,8 @@ __device__ void take_exponentials(const DecodeCall& call, const PartTask<kRows>&
     // Where no key is seen, anything finite will do.
     const A base = peak == -static_cast<A>(INFINITY) ? 0 : peak;
     A total = 0;
-    for (int64_t key = task.from + lane; key < task.to; key += kWarp) {
-      A& score = shared.scores[r][key % kDecodePart];
+    for (int slot = task.from + lane; slot < task.to; slot += kWarp) {
+      A& score = shared.scores[r][slot];
       score = exponential(score - base);
       total += score;
     }
@@ -191,8 +191,8 @@ __device__ unsigned add_values(const DecodeCall& call, const PartTask<kRows>& ta
     A sums[kRows][V] = {};
     __syncthreads();  // the exponentials are there
 #pragma unroll 2
-    for (int64_t key = task.from + threadIdx.x / threads; key < task.to; key += groups) {
-      const auto slot = key % kDecodePart;
+    for (int slot = task.from + static_cast<int>(threadIdx.x) / threads; slot < task.to;
+         slot += groups) {
       const Place& place = shared.places[slot];
       A values[V];
       read(static_cast<const C*>(call.args.v.data) + place.in(call.args.v, task.kv_head) + column,
@@ -207,7 +207,7 @@ __device__ unsigned add_values(const DecodeCall& call, const PartTask<kRows>& ta
       if (!(spoilt == 0)) {
 #pragma unroll 1
         for (int r = 0; r < task.rows; ++r) {
-          odd |= static_cast<unsigned>(task.sees(shape, r, key)) << r;
+          odd |= static_cast<unsigned>(task.sees(shape, r, slot)) << r;
         }
 #pragma unroll
         for (int i = 0; i < V; ++i) {

@@ -79,8 +79,9 @@ struct PartTask {
   int64_t first;  // row of those of the head
   int rows;
   int64_t length;
-  int64_t from;  // keys that any query sees
-  int64_t to;
+  int64_t begin;  // its first key
+  int from;       // keys that any query sees, from the first one on
+  int to;
 
   __device__ PartTask(const DecodeCall& call, int64_t index) {
     const auto& shape = call.args.shape;
@@ -92,12 +93,11 @@ struct PartTask {
     part = index / blocks / shape.kv_heads % call.parts;
     batch = index / blocks / shape.kv_heads / call.parts;
     length = length_of(call, batch);
+    begin = part * kDecodePart;
     from = to = 0;
     if (length >= 0 && length <= capacity_of(call)) {
-      const int64_t seen = first_key(shape, length, 0);
-      const int64_t begin = part * kDecodePart;
-      from = seen > begin ? seen : begin;
-      to = length < begin + kDecodePart ? length : begin + kDecodePart;
+      from = within(first_key(shape, length, 0));
+      to = within(length);
     }
   }
 
@@ -107,9 +107,15 @@ struct PartTask {
   __device__ int64_t query(const DecodeShape& shape, int row) const {
     return (first + row) % shape.queries;
   }
-  __device__ bool sees(const DecodeShape& shape, int row, int64_t key) const {
+  __device__ bool sees(const DecodeShape& shape, int row, int slot) const {
+    const int64_t key = begin + slot;
     const int64_t own = query(shape, row);
     return key >= first_key(shape, length, own) && key <= own + length - shape.queries;
+  }
+  // How far from its first key, but not outside of the part.
+  __device__ int within(int64_t key) const {
+    const int64_t at = key - begin;
+    return static_cast<int>(at < 0 ? 0 : at < kDecodePart ? at : kDecodePart);
   }
   template <typename A>
   __device__ A* found(const DecodeCall& call, int row) const {

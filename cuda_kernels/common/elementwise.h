@@ -11,6 +11,11 @@ namespace {
 
 constexpr int kBlock = 256;
 
+// How many blocks a multiprocessor should run at a time; 0 leaves it to the compiler, which in double
+// precision would count on more than there are registers for.
+template <typename T>
+constexpr int kBlocks = sizeof(T) == sizeof(double) ? 3 : 0;
+
 // Every operand contiguous, in one order: the usual call, with few parameters to send.
 template <int operands>
 struct Flat {
@@ -68,7 +73,7 @@ __device__ void step(void* const* data, const int64_t* offsets,
 }
 
 template <typename T, int outputs, int inputs, typename Body>
-__global__ void __launch_bounds__(kBlock)
+__global__ void __launch_bounds__(kBlock, kBlocks<T>)
     flat_kernel(const Flat<outputs + inputs> args, Body body) {
   constexpr int operands = outputs + inputs;
   const auto scalar = static_cast<Accumulate<T>>(args.scalar);
@@ -111,7 +116,7 @@ struct Strided {
 };
 
 template <typename T, int outputs, int inputs, int V, typename Body>
-__global__ void __launch_bounds__(kBlock)
+__global__ void __launch_bounds__(kBlock, kBlocks<T>)
     strided_kernel(const __grid_constant__ Strided<outputs + inputs> plan, Body body) {
   constexpr int operands = outputs + inputs;
   const auto& g = plan.args.geometry;

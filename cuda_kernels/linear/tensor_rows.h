@@ -92,23 +92,26 @@ __global__ void __launch_bounds__(kWarp* kTensorWarps)
                  const TensorPlan plan) {
   if constexpr (kHasTensorCores) {
     FUSEWHEEL_DYNAMIC_SHARED(unsigned char, memory);
-    constexpr int kTwo = kStages<M> > 1;
+    constexpr int kAhead = kStages<M> - 1;  // chunks that are on their way while one is multiplied
     const int64_t column = static_cast<int64_t>(blockIdx.x) * kTensorColumns;
     const int64_t row = static_cast<int64_t>(blockIdx.y) * (M * kMmaRows);
     const Scales<T> scales(args.weight, plan, column, memory + kStagesBytes<M>);
     unsigned char* stages = memory + threadIdx.y * kStages<M> * kStageBytes<M>;
     float y[M][kTensorTiles][4] = {};
     uint4 next[kTensorTiles][Codes::kVectors];
-    int64_t chunk = threadIdx.y;
-    if (chunk < plan.chunks) {
-      begin_x<T, Codes, M>(args, row, chunk, stages);
-      read_codes<Codes>(weight, column, chunk, next);
-    }
-    end_group_of_copies();
-    for (int stage = 0; chunk < plan.chunks; chunk += kTensorWarps) {
-      const bool is_last = chunk + kTensorWarps >= plan.chunks;
+    const auto begin = [&](int64_t chunk, unsigned char* stage) {
+      if (chunk < plan.chunks) {
+        read_codes<Codes>(weight, column, chunk, next);
+        begin_x<T, Codes, M>(args, row, chunk, stage);
+      }
+      end_group_of_copies();
+    };
+    begin(threadIdx.y, stages);
+    int stage = 0;
+    for (int64_t chunk = threadIdx.y; chunk < plan.chunks; chunk += kTensorWarps) {
       const unsigned char* own = stages + stage * kStageBytes<M>;
       stage = (stage + 1) % kStages<M>;
+      unsigned char* free = stages + stage * kStageBytes<M>;
       uint4 bits[kTensorTiles][Codes::kVectors];
 #pragma unroll
       for (int n = 0; n < kTensorTiles; ++n) {
@@ -117,14 +120,10 @@ __global__ void __launch_bounds__(kWarp* kTensorWarps)
           bits[n][v] = next[n][v];
         }
       }
-      if (!is_last) {
-        read_codes<Codes>(weight, column, chunk + kTensorWarps, next);
-        if (kTwo) {
-          begin_x<T, Codes, M>(args, row, chunk + kTensorWarps, stages + stage * kStageBytes<M>);
-        }
+      if (kAhead > 0) {
+        begin(chunk + kTensorWarps, free);
       }
-      end_group_of_copies();
-      wait_for_copies<kTwo>();
+      wait_for_copies<kAhead>();
       __syncwarp();
 #pragma unroll 1
       for (int group = 0; group << plan.shift < kChunk; ++group) {
@@ -138,8 +137,8 @@ __global__ void __launch_bounds__(kWarp* kTensorWarps)
         }
       }
       __syncwarp();  // all lanes have read the stage that is written next
-      if (!kTwo && !is_last) {
-        begin_x<T, Codes, M>(args, row, chunk + kTensorWarps, stages);
+      if (kAhead == 0) {
+        begin(chunk + kTensorWarps, free);
       }
     }
     wait_for_copies<0>();

@@ -112,11 +112,9 @@ __global__ void __launch_bounds__(kMaxRowThreads, kRowBlocks<T>)
     store_pieces(totals[1], i, args.size, zeros);
   }
   // The same number of rounds for every thread of the block: they meet in the sums.
-  const int64_t begin = chunk * args.count / args.chunks;
+  int64_t row = chunk * args.count / args.chunks;
   const int64_t end = (chunk + 1) * args.count / args.chunks;
-  const int64_t rounds = (args.count + args.chunks - 1) / args.chunks;
-  for (int64_t round = 0; round < rounds; ++round) {
-    const int64_t row = begin + round;
+  for (int64_t left = (args.count + args.chunks - 1) / args.chunks; left > 0; --left, ++row) {
     const int64_t size = row < end ? columns : 0;
     const auto* grad = static_cast<const T*>(args.grad) + row * args.grad_stride;
     const auto* x = static_cast<const T*>(args.x) + row * args.x_stride;

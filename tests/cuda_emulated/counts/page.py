@@ -14,6 +14,22 @@ from cuda_emulated.counts.resources import PROCESSORS, launched, occupancy, stor
 PAGE = Path(__file__).parents[3] / "docs" / "cuda-counts.md"
 ENOUGH = 0.5
 """The occupancy that kernels bound by memory should have."""
+EXAMPLES = {
+    "75": "T4, RTX 2080",
+    "80": "A100",
+    "86": "A10, RTX 3090",
+    "89": "L4, RTX 4090",
+    "90": "H100",
+    "100": "B200",
+    "120": "RTX 5090",
+}
+"""GPUs of each compute capability."""
+
+
+def of(capability: str) -> str:
+    """How compilers call the machine code of a compute capability."""
+    return f"sm_{capability}"
+
 
 INTRODUCTION = """# CUDA kernels: counted, not measured
 
@@ -92,11 +108,12 @@ shape. The share of attention is small because its products take the time, not i
 RESOURCES = f"""
 ## Registers
 
-Registers of a thread, as `ptxas` of CUDA 13.0 gives them out, and the share of a multiprocessor's
-warps that run at a time with as many. Under {ENOUGH:.0%} it is **bold**: there may be too few to
-hide the latency of memory. `spilled` are the bytes of registers that had to go to memory, on the
-GPU where it is most; that may be one without a column. A question mark stands for what has not been
-compiled for this table yet.
+Registers of a thread on each architecture that has machine code in the wheel, as `ptxas` of CUDA
+13.0 gives them out, and the share of a multiprocessor's warps that run at a time with as many.
+Under {ENOUGH:.0%} it is **bold**: there may be too few to hide the latency of memory. `spilled` are
+the bytes of registers that had to go to memory, on the architecture where it is most.
+{", ".join(f"`{of(capability)}`: {name}" for capability, name in EXAMPLES.items())}. The kernels for
+tensor cores are empty on `{of("75")}`, where others serve.
 """
 
 
@@ -139,12 +156,9 @@ def resources() -> Iterator[list[str]]:
     compiled = stored()
     for found, launch, name in launched():
         cells = [f"`{name.replace('> >', '>>')}` ({found.case.operator})", str(launch.threads)]
-        for gpu in GPUS:
-            if gpu.capability not in compiled[name]:
-                cells.append("?")
-                continue
-            registers, _ = compiled[name][gpu.capability]
-            part = occupancy(launch, registers, PROCESSORS[gpu.capability])
+        for capability, processor in PROCESSORS.items():
+            registers, _ = compiled[name][capability]
+            part = occupancy(launch, registers, processor)
             text = f"**{part:.0%}**" if part < ENOUGH else f"{part:.0%}"
             cells.append(f"{registers}, {text}")
         most = max(spilled for _, spilled in compiled[name].values())
@@ -159,7 +173,8 @@ def page() -> str:
     lines += (f"| {name} | {MEANINGS[name]} | {gate(name)} |" for name in Figures._fields)
     lines += [GATES, *table(["case", *Figures._fields], map(figures_of, found))]
     lines += [PREDICTION, *table(["case", "MB", "launches", *names], map(prediction_of, found))]
-    lines += [RESOURCES, *table(["kernel", "threads", *names, "spilled"], resources())]
+    columns = ["kernel", "threads", *map(of, PROCESSORS), "spilled"]
+    lines += [RESOURCES, *table(columns, resources())]
     return "\n".join(lines) + "\n"
 
 

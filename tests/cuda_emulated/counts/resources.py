@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,22 +129,30 @@ def compiler() -> str:
 
 
 def main(nvcc: str, parts: Sequence[str]) -> None:
-    """Compiles kernels for every GPU and keeps what the cases launch.
+    """Compiles kernels for every GPU and keeps what the cases launch, and what spills.
 
     Those of files without any of `parts` in their names are left as they were.
     """
     wanted = {name for _, _, name in launched()}
     before = stored() if parts else {}
-    found: Resources = {name: dict(before.get(name, {})) for name in sorted(wanted)}
+    found: Resources = {name: dict(before.get(name, {})) for name in {*wanted, *before}}
     folder = ROOT / "cuda_kernels"
-    for source in sorted(folder.glob("*/*.cu")):
-        if parts and not any(part in str(source.relative_to(folder)) for part in parts):
-            continue
-        for capability in PROCESSORS:
-            for name, resources in parsed(compiled(nvcc, source, capability)):
-                if name in wanted:
-                    found[name][capability] = resources
-    lines = (f"  {json.dumps(name)}: {json.dumps(found[name])}" for name in found)
+    sources = [
+        source
+        for source in sorted(folder.glob("*/*.cu"))
+        if not parts or any(part in str(source.relative_to(folder)) for part in parts)
+    ]
+    jobs = [(source, capability) for source in sources for capability in PROCESSORS]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        printed = pool.map(lambda job: compiled(nvcc, *job), jobs)
+        for (_, capability), output in zip(jobs, printed, strict=True):
+            for name, resources in parsed(output):
+                found.setdefault(name, {})[capability] = resources
+    lines = (
+        f"  {json.dumps(name)}: {json.dumps(found[name])}"
+        for name in sorted(found)
+        if name in wanted or any(spilled for _, spilled in found[name].values())
+    )
     STORED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
