@@ -116,8 +116,12 @@ def launches(call: Callable[[], Any]) -> list[Launch]:
     """What a call launches on a GPU with that shared memory; RuntimeError if there is a race."""
     with watching(), patch.dict(os.environ, FUSEWHEEL_EMULATION_SHARED=str(SHARED)):
         call()
-        report = json.loads(_library().fusewheel_emulation_report())
-    return [_launch(**launch) for launch in report]
+        return parsed(_library().fusewheel_emulation_report())
+
+
+def parsed(report: str | bytes) -> list[Launch]:
+    """The launches of a report that the emulation has written."""
+    return [_launch(**launch) for launch in json.loads(report)]
 
 
 def _launch(

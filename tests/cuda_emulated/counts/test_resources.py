@@ -8,14 +8,22 @@ import pytest
 from cuda_emulated.counts.kernels import short
 from cuda_emulated.counts.launches import Launch
 from cuda_emulated.counts.missed import SPILLED
-from cuda_emulated.counts.resources import PROCESSORS, compiler, launched, occupancy, parsed, stored
+from cuda_emulated.counts.resources import (
+    PROCESSORS,
+    compiled,
+    compiler,
+    launched,
+    occupancy,
+    parsed,
+    stored,
+)
 
 AGAIN = "compile them again: python noxfile.py -s cuda_counts"
 
 
 def test_every_kernel_of_the_cases_has_been_compiled_for_every_gpu():
-    compiled = stored()
-    assert {name: set(compiled.get(name, ())) for _, _, name in launched()} == {
+    kernels = stored()
+    assert {name: set(kernels.get(name, ())) for _, _, name in launched()} == {
         name: set(PROCESSORS) for _, _, name in launched()
     }, AGAIN
 
@@ -23,8 +31,8 @@ def test_every_kernel_of_the_cases_has_been_compiled_for_every_gpu():
 def test_no_kernel_spills_registers_but_those_that_are_listed():
     spilled = {
         name
-        for name, compiled in stored().items()
-        if any(spilled for _, spilled in compiled.values())
+        for name, by_capability in stored().items()
+        if any(spilled for _, spilled in by_capability.values())
     }
     assert spilled == SPILLED
 
@@ -75,6 +83,14 @@ __global__ void __launch_bounds__(1024, 2) spills(const float* from, float* to) 
   for (int i = 0; i < 96; ++i) to[threadIdx.x * 96 + i] = values[i] * values[(i + 5) % 96];
 }
 """
+
+
+def test_a_planted_spill_is_found(tmp_path):
+    source = tmp_path / "spills.cu"
+    source.write_text(SPILLS)
+    ((name, (_, spilled)),) = parsed(compiled(compiler(), source, "90"))
+    assert name == "spills"
+    assert spilled > 0
 
 
 def test_a_spill_stops_a_build_that_refuses_it(tmp_path):
