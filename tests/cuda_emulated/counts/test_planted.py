@@ -1,7 +1,7 @@
 """A fault that is planted in a kernel turns its gate red: the kernels are in ../watched.cu.
 
-Races and missing waits end a launch with an error: ../test_watch.py and ../test_tensor.py. A spill is
-in test_resources.py.
+Races and missing waits end a launch with an error: ../test_watch.py and ../test_tensor.py. A spill
+is in test_resources.py.
 """
 
 from __future__ import annotations
