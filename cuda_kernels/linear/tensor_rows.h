@@ -85,33 +85,36 @@ __device__ void add_group(const Scales<T>& scales, int64_t group, int64_t column
   }
 }
 
+// How many blocks a multiprocessor should run at a time; 0 leaves it to the compiler. With two tiles of
+// rows it would count on more than there are registers for, and a chunk is read only when the one
+// before has been multiplied.
+template <int M>
+constexpr int kTensorBlocks = M == 1 ? 0 : 2;
+
 template <typename T, typename Codes, int M>
-__global__ void __launch_bounds__(kWarp* kTensorWarps)
+__global__ void __launch_bounds__(kWarp* kTensorWarps, kTensorBlocks<M>)
     linear_tiles(const __grid_constant__ LinearArgs args,
                  const __grid_constant__ WeightReader<typename Codes::Stored> weight,
                  const TensorPlan plan) {
   if constexpr (kHasTensorCores) {
     FUSEWHEEL_DYNAMIC_SHARED(unsigned char, memory);
-    constexpr int kAhead = kStages<M> - 1;  // chunks that are on their way while one is multiplied
+    constexpr int kTwo = kStages<M> > 1;
     const int64_t column = static_cast<int64_t>(blockIdx.x) * kTensorColumns;
     const int64_t row = static_cast<int64_t>(blockIdx.y) * (M * kMmaRows);
     const Scales<T> scales(args.weight, plan, column, memory + kStagesBytes<M>);
     unsigned char* stages = memory + threadIdx.y * kStages<M> * kStageBytes<M>;
     float y[M][kTensorTiles][4] = {};
     uint4 next[kTensorTiles][Codes::kVectors];
-    const auto begin = [&](int64_t chunk, unsigned char* stage) {
-      if (chunk < plan.chunks) {
-        read_codes<Codes>(weight, column, chunk, next);
-        begin_x<T, Codes, M>(args, row, chunk, stage);
-      }
-      end_group_of_copies();
-    };
-    begin(threadIdx.y, stages);
-    int stage = 0;
-    for (int64_t chunk = threadIdx.y; chunk < plan.chunks; chunk += kTensorWarps) {
+    int64_t chunk = threadIdx.y;
+    if (chunk < plan.chunks) {
+      begin_x<T, Codes, M>(args, row, chunk, stages);
+      read_codes<Codes>(weight, column, chunk, next);
+    }
+    end_group_of_copies();
+    for (int stage = 0; chunk < plan.chunks; chunk += kTensorWarps) {
+      const bool is_last = chunk + kTensorWarps >= plan.chunks;
       const unsigned char* own = stages + stage * kStageBytes<M>;
       stage = (stage + 1) % kStages<M>;
-      unsigned char* free = stages + stage * kStageBytes<M>;
       uint4 bits[kTensorTiles][Codes::kVectors];
 #pragma unroll
       for (int n = 0; n < kTensorTiles; ++n) {
@@ -120,10 +123,12 @@ __global__ void __launch_bounds__(kWarp* kTensorWarps)
           bits[n][v] = next[n][v];
         }
       }
-      if (kAhead > 0) {
-        begin(chunk + kTensorWarps, free);
+      if (kTwo && !is_last) {
+        read_codes<Codes>(weight, column, chunk + kTensorWarps, next);
+        begin_x<T, Codes, M>(args, row, chunk + kTensorWarps, stages + stage * kStageBytes<M>);
       }
-      wait_for_copies<kAhead>();
+      end_group_of_copies();
+      wait_for_copies<kTwo>();
       __syncwarp();
 #pragma unroll 1
       for (int group = 0; group << plan.shift < kChunk; ++group) {
@@ -137,8 +142,9 @@ __global__ void __launch_bounds__(kWarp* kTensorWarps)
         }
       }
       __syncwarp();  // all lanes have read the stage that is written next
-      if (kAhead == 0) {
-        begin(chunk + kTensorWarps, free);
+      if (!kTwo && !is_last) {
+        read_codes<Codes>(weight, column, chunk + kTensorWarps, next);
+        begin_x<T, Codes, M>(args, row, chunk + kTensorWarps, stages);
       }
     }
     wait_for_copies<0>();

@@ -112,8 +112,9 @@ Registers of a thread on each architecture that has machine code in the wheel, a
 13.0 gives them out, and the share of a multiprocessor's warps that run at a time with as many.
 Under {ENOUGH:.0%} it is **bold**: there may be too few to hide the latency of memory. `spilled` are
 the bytes of registers that had to go to memory, on the architecture where it is most.
-{", ".join(f"`{of(capability)}`: {name}" for capability, name in EXAMPLES.items())}. The kernels for
-tensor cores are empty on `{of("75")}`, where others serve.
+
+The kernels for tensor cores are empty on `{of("75")}`, where others serve.
+{"; ".join(f"`{of(capability)}`: {name}" for capability, name in EXAMPLES.items())}.
 """
 
 

@@ -129,13 +129,13 @@ def compiler() -> str:
 
 
 def main(nvcc: str, parts: Sequence[str]) -> None:
-    """Compiles kernels for every GPU and keeps what the cases launch, and what spills.
+    """Compiles kernels for every GPU and keeps what the cases launch.
 
     Those of files without any of `parts` in their names are left as they were.
     """
     wanted = {name for _, _, name in launched()}
     before = stored() if parts else {}
-    found: Resources = {name: dict(before.get(name, {})) for name in {*wanted, *before}}
+    found: Resources = {name: dict(before.get(name, {})) for name in sorted(wanted)}
     folder = ROOT / "cuda_kernels"
     sources = [
         source
@@ -147,12 +147,9 @@ def main(nvcc: str, parts: Sequence[str]) -> None:
         printed = pool.map(lambda job: compiled(nvcc, *job), jobs)
         for (_, capability), output in zip(jobs, printed, strict=True):
             for name, resources in parsed(output):
-                found.setdefault(name, {})[capability] = resources
-    lines = (
-        f"  {json.dumps(name)}: {json.dumps(found[name])}"
-        for name in sorted(found)
-        if name in wanted or any(spilled for _, spilled in found[name].values())
-    )
+                if name in wanted:
+                    found[name][capability] = resources
+    lines = (f"  {json.dumps(name)}: {json.dumps(found[name])}" for name in found)
     STORED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
