@@ -103,6 +103,7 @@ template <bool second>
 FUSEWHEEL_INLINE Bytes eights_of(Bytes a, Bytes b) {
   constexpr int longs = kBytes / 8;
   Longs lanes;
+#pragma GCC unroll 8
   for (int i = 0; i < longs; ++i) {
     lanes[i] = i / 2 * 2 + (second ? 1 : 0) + (i % 2 == 0 ? 0 : longs);
   }
@@ -113,6 +114,7 @@ FUSEWHEEL_INLINE Bytes eights_of(Bytes a, Bytes b) {
 template <typename Count>
 FUSEWHEEL_INLINE Bytes shift_eights(Bytes bytes, Count count) {
   Longs counts;
+#pragma GCC unroll 8
   for (int i = 0; i < kBytes / 8; ++i) {
     counts[i] = count(i / 2, i % 2);
   }
@@ -156,6 +158,7 @@ FUSEWHEEL_INLINE void super_codes(const uint8_t* block, int group, Bytes* codes)
     const Bytes a = load_bytes(from);
     const Bytes b = load_bytes(from + kBytes);
     const Bytes pairs[2] = {sixteens_of<false>(a, b), sixteens_of<true>(a, b)};
+#pragma GCC unroll 4
     for (int v = 0; v < kCodeVectors; ++v) {
       codes[v] = v < 2 ? low_half(pairs[v % 2]) : high_half(pairs[v % 2]);
       if constexpr (has_fifth) {
@@ -172,6 +175,7 @@ FUSEWHEEL_INLINE void super_codes(const uint8_t* block, int group, Bytes* codes)
     const Bytes next = load_shared(block + 160);
     const Bytes pairs[2] = {eights_of<false>(a, b), eights_of<true>(a, b)};
     const Bytes tops[2] = {eights_of<false>(high, next), eights_of<true>(high, next)};
+#pragma GCC unroll 4
     for (int v = 0; v < kCodeVectors; ++v) {
       const Bytes top = shift_eights(v < 2 ? shift_left(tops[v % 2], 4) : tops[v % 2],
                                      [&](int lane, int) { return (first + lane) / 2 * 2; });
@@ -181,6 +185,7 @@ FUSEWHEEL_INLINE void super_codes(const uint8_t* block, int group, Bytes* codes)
     constexpr bool has_third = kind == BlockKind::kQ3_K;
     const Bytes four = load_bytes(block + (has_third ? 32 : 16) + group * kBytes);
     const Bytes fours[2] = {eights_of<false>(four, four), eights_of<true>(four, four)};
+#pragma GCC unroll 4
     for (int v = 0; v < kCodeVectors; ++v) {
       const auto part = [&](int half) { return half + v / 2 * 2; };
       codes[v] = shift_eights(fours[v % 2], [&](int, int half) { return 2 * part(half); }) & 3;
@@ -201,23 +206,26 @@ FUSEWHEEL_INLINE void super_codes(const uint8_t* block, int group, Bytes* codes)
 alignas(16) constexpr uint8_t kMXFP4[16] = {12, 13, 14, 15, 16, 18, 20, 24,
                                             12, 11, 10, 9,  8,  6,  4,  0};
 
-// 16 where a bit is set that stands, 16 of each lane of 16, at these places.
+// 16 where a bit is set; 16 bits for each lane of 16 stand at these places.
 FUSEWHEEL_INLINE Bytes fifth_bits(const uint8_t* const* from, int at) {
-  constexpr int lanes = kBytes / 16;
-  Longs words;
-  for (int i = 0; i < lanes; ++i) {
-    uint16_t word;
-    __builtin_memcpy(&word, from[i] + at, sizeof(word));
-    words[2 * i] = word;
-    words[2 * i + 1] = word;
-  }
-  Bytes spread;
-  Bytes bit;
-  for (int i = 0; i < kBytes; ++i) {
-    spread[i] = static_cast<int8_t>(i % 16 / 8);
-    bit[i] = static_cast<int8_t>(1 << i % 8);
-  }
-  return ((look_up(bit_cast<Bytes>(words), spread) & bit) == bit) & 16;
+  const auto word = [&](int lane) {
+    uint16_t bits;
+    __builtin_memcpy(&bits, from[lane] + at, sizeof(bits));
+    return uint64_t{bits};
+  };
+#if defined(__AVX512F__)
+  const uint64_t set = word(0) | word(1) << 16 | word(2) << 32 | word(3) << 48;
+  return bit_cast<Bytes>(_mm512_maskz_set1_epi8(static_cast<__mmask64>(set), 16));
+#else
+  // Each byte gets the byte that has its bit, then keeps this bit.
+  const __m128i both = _mm_set_epi64x(0, static_cast<int64_t>(word(0) | word(1) << 16));
+  const __m256i spread = _mm256_shuffle_epi8(
+      _mm256_broadcastsi128_si256(both),
+      _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303));
+  const __m256i bit = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201));
+  const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(spread, bit), bit);
+  return bit_cast<Bytes>(_mm256_and_si256(set, _mm256_set1_epi8(16)));
+#endif
 }
 
 // The codes of group `group` of blocks of 32 weights, of which `live` are left. Behind the last block of
@@ -228,6 +236,7 @@ FUSEWHEEL_INLINE void small_codes(const uint8_t* blocks, int group, int64_t live
   constexpr int bytes = block_format(kind).bytes;
   constexpr int at = bytes - kBlockPart / 2;
   constexpr int lanes = kBytes / 16;
+#pragma GCC unroll 2
   for (int pair = 0; pair < 2; ++pair) {
     const uint8_t* from[lanes];
     for (int i = 0; i < lanes; ++i) {
@@ -235,6 +244,7 @@ FUSEWHEEL_INLINE void small_codes(const uint8_t* blocks, int group, int64_t live
       from[i] = blocks + (block < live ? block : 0) * bytes;
     }
     const Bytes both = load_pieces(from, 1, at);
+#pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
       Bytes code = half == 0 ? low_half(both) : high_half(both);
       if constexpr (has_fifth) {
