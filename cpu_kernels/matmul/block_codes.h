@@ -113,14 +113,12 @@ FUSEWHEEL_INLINE Bytes eights_of(Bytes a, Bytes b) {
 // Each eight bytes shifted by count(lane of 16, half). Bits of a byte's neighbour come in: mask them off.
 template <typename Count>
 FUSEWHEEL_INLINE Bytes shift_eights(Bytes bytes, Count count) {
-  Longs counts;
-#pragma GCC unroll 8
-  for (int i = 0; i < kBytes / 8; ++i) {
-    counts[i] = count(i / 2, i % 2);
-  }
 #if defined(__AVX512F__)
+  const Longs counts = {count(0, 0), count(0, 1), count(1, 0), count(1, 1),
+                        count(2, 0), count(2, 1), count(3, 0), count(3, 1)};
   return bit_cast<Bytes>(_mm512_srlv_epi64(bit_cast<__m512i>(bytes), bit_cast<__m512i>(counts)));
 #else
+  const Longs counts = {count(0, 0), count(0, 1), count(1, 0), count(1, 1)};
   return bit_cast<Bytes>(_mm256_srlv_epi64(bit_cast<__m256i>(bytes), bit_cast<__m256i>(counts)));
 #endif
 }
