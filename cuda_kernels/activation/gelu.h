@@ -54,10 +54,10 @@ struct GeluTanh {
   template <typename A>
   __device__ static A slope(A x) {
     // Further out it is 0 or 1; here exp is finite.
-    x = clamp<A>(x, 10);
-    const A e = exponential(x * factor<A>(x, 1));
+    const A near = clamp<A>(x, 10);
+    const A e = exponential(near * factor<A>(near, 1));
     const A p = 1 / (1 + e);
-    return p - x * factor<A>(x, 3) * (p * e * p);
+    return x < near ? 0 : p - near * factor<A>(near, 3) * (p * e * p);
   }
 };
 

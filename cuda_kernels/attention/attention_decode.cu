@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocks<C, A, kRows>)
     if (task.from >= task.to) {
       continue;
     }
-    __syncthreads();  // what the task before has left there has been read
+    // What the task before has left there has been read: its `row_reduce` is a barrier.
     if (find_places(call, page_size, task, *shared)) {
       for (int r = threadIdx.x; r < task.rows; r += kDecodeThreads) {
         task.template found<A>(call, r)[kPartPeak] = static_cast<A>(NAN);

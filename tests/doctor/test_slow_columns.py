@@ -87,6 +87,19 @@ def test_many_elements(monkeypatch: pytest.MonkeyPatch):
     assert "does not tell" in told("huge", aten.neg.default, rows).reason
 
 
+def test_many_elements_are_tried_in_two_bytes_each(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(huge, "MANY", 2**12)
+    seen = set()
+
+    def operator(x: torch.Tensor) -> torch.Tensor:
+        seen.add((x.dtype, x.numel() > 12))
+        return x + 1
+
+    assert told("huge", operator, torch.arange(1.0, 13.0).view(3, 4)).status is Status.WORKS
+    assert (torch.bfloat16, True) in seen
+    assert (torch.float32, True) not in seen
+
+
 def test_the_ways_to_many_elements():
     """Dimensions that belong together, until every tensor has grown."""
     aten, make = torch.ops.aten, torch.ones

@@ -19,6 +19,7 @@ SHARED = {
     "cpu_kernels/processor.": ("tests/native",),
     "cpu_kernels/backend.": BACKEND,
     "cpu_kernels/engine/": ("tests/engine", "-m", "not nightly"),
+    "cpu_kernels/attention/": ("tests/native/test_choices.py",),
     "cpu_kernels/matmul/": ("tests/quantization/test_rounding.py", "tests/native/test_choices.py"),
     "cuda_kernels/backend.": BACKEND,
     "cuda_kernels/": (EMULATED,),

@@ -15,8 +15,6 @@ OPERATORS = {o.name: o for o in fusewheel.ops.operators()}
 def test_many_random_values_and_their_slopes(form: str):
     for scale in (1e-3, 1.0, 5.0, 1e3):
         x = torch.randn(1_000_000) * scale
-        if emulated():
-            x = x.clamp(min=-10)  # CUDA's slopes by tanh end there, where they are 1e-36
         results = []
         for function in (fusewheel.gelu, torch.nn.functional.gelu):
             leaf = x.clone().requires_grad_()

@@ -10,9 +10,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> add_layer_norm(const Tensor& x, const
                                                           const OptionalTensor& weight,
                                                           const OptionalTensor& bias, double eps) {
   const AddLayerNorm call("add_layer_norm", x, residual, weight, bias, eps);
-  if (call.args.norm.count > 0) {
-    run("add_layer_norm", add_layer_norm_launch, call.args, x);
-  }
+  run("add_layer_norm", add_layer_norm_launch, call.args, x);
   return {call.norm.y, call.add.sum, call.norm.mean, call.norm.rstd};
 }
 

@@ -9,9 +9,7 @@ namespace {
 std::tuple<Tensor, Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& residual,
                                                 const Tensor& weight, double eps, int64_t cast) {
   const AddRmsNorm call("add_rms_norm", x, residual, weight, eps, cast);
-  if (call.args.norm.count > 0) {
-    run("add_rms_norm", add_rms_norm_launch, call.args, x);
-  }
+  run("add_rms_norm", add_rms_norm_launch, call.args, x);
   return {call.norm.y, call.add.sum, call.norm.rstd};
 }
 
