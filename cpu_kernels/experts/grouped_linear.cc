@@ -22,8 +22,6 @@ const void* advance(const void* data, int64_t bytes) {
   return data == nullptr ? nullptr : static_cast<const char*>(data) + bytes;
 }
 
-int64_t divide_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
-
 // Of a weight, that a thread reads on its own.
 constexpr int64_t kStretchBytes = int64_t{1} << 19;
 
@@ -43,16 +41,14 @@ class Products {
     }
     const MatmulPlan own = FUSEWHEEL_SELECT(matmul_plan)(product);
     // Neighbouring tasks share what they pack. With one row they read one stretch of memory, which is
-    // fast when it is long. Parts are alike: a small rest would leave the other threads waiting.
-    const int64_t most =
+    // fast when it is long.
+    const int64_t together =
         product.m > 1 ? 4 : std::max<int64_t>(kStretchBytes * own.tasks / bytes_of(product.weight), 1);
-    const int64_t parts = divide_up(own.tasks, most);
-    const int64_t together = divide_up(own.tasks, parts);
     products_.push_back(product);
     sizes_.push_back(together);
     tasks_.push_back(own.tasks);
     firsts_.push_back(plan.tasks);
-    plan.tasks += divide_up(own.tasks, together);
+    plan.tasks += (own.tasks + together - 1) / together;
     plan.scratch_bytes = std::max(plan.scratch_bytes, own.scratch_bytes);
   }
 
