@@ -11,9 +11,9 @@ import struct
 import pytest
 import torch
 from engine.programs import gated, gated_inputs, grown, joined, layer, layer_inputs
-from fusewheel.engine import Program
+from fusewheel.engine import Program, ProgramWriter
 from fusewheel.engine.growing import append
-from fusewheel.engine.program import sealed
+from fusewheel.engine.program import KINDS, sealed
 
 HEADER = 32
 INPUTS = {
@@ -100,3 +100,22 @@ def test_no_message_is_that_of_an_accident():
     found = {tried(sealed(replaced(body, draw)), program, INPUTS[gated]) for _ in range(300)}
     for message in found - {""}:
         assert message.startswith("run: ") or "in a compiled program" in message, message
+
+
+def test_a_size_is_computed_from_those_before_it():
+    """From itself, or from one that does not exist, is refused before anything is read there."""
+    writer = ProgramWriter()
+    rows = writer.number("size", 0, 0)
+    twice = writer.number("add", rows, rows)
+    x = writer.input(torch.float32, (rows, 2), (2, 1))
+    both = writer.result(torch.float32, (twice, 2), (2, 1))
+    writer.step(torch.ops.aten.cat.default, ([x, x], 0), (both,))
+    program = writer.finish([both])
+    entry = struct.pack("<IIIq", KINDS.index("add"), rows.index, rows.index, 0)
+    body = bytes(program.code[HEADER:].tolist())
+    assert body.count(entry) == 1
+    for later in (twice.index, 2**31):
+        for a, b in ((later, rows.index), (rows.index, later)):
+            broken = body.replace(entry, struct.pack("<IIIq", KINDS.index("add"), a, b, 0))
+            said = tried(sealed(broken), program, [torch.ones(3, 2)])
+            assert "a size is computed from one that comes later" in said

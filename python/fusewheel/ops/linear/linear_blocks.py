@@ -134,6 +134,8 @@ def _samples(make: Make) -> Iterator[Arguments]:
             *_weight(make, name, 33, 256 // format.weights),
             make(33) if i % 2 else None,
         )
+        # One row has kernels of its own.
+        yield make(1, 256), *_weight(make, name, 17, 256 // format.weights), None
     yield make(1, 512), *_weight(make, "Q4_K", 3, 2), make(3)
     yield make(255, 96), *_weight(make, "Q4_1", 123, 3), make(123)
     yield make(2, 3, 512), *_weight(make, "Q4_K", 107, 2), None
