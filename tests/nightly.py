@@ -11,6 +11,11 @@ from typing import Any
 import pytest
 
 NIGHTLY = pytest.mark.nightly
+IN_TRAINING = [
+    pytest.param(True, id="training"),
+    pytest.param(False, id="inference", marks=NIGHTLY),
+]
+"""Whether gradients are needed."""
 
 
 def models_in_ways(models: Iterable[str], ways: Mapping[str, tuple[Any, ...]]) -> list[Any]:

@@ -1,9 +1,7 @@
-// One row of a against a weight in stored blocks, in integers. As digits.h, but for these:
-// 256 neighbouring elements of a share a step, because the blocks of K-quants do; and digits stand in
-// the order of the elements.
-//
-// The sub-blocks of K-quants have whole numbers for scales. So 256 products are summed as integers, and
-// become a float once.
+// One row of a against a weight in stored blocks, in integers. As digits.h, but for these: 256
+// neighbouring elements of a share a step, because the blocks of K-quants do; and their digits stand in
+// the order in which block_codes.h decodes a weight. Eight products are summed as integers, then become
+// a float and meet a scale.
 #pragma once
 
 #include "digits.h"
@@ -28,9 +26,9 @@ struct alignas(64) BlockDigits {
   float step;
 };
 
-// Asks for the bytes that come so far behind some blocks, of which `bytes` are read now. The first
-// distance is the fastest of 1 to 8 KiB on an Intel Xeon (Sapphire Rapids), whose memory is far away: a
-// third faster than 1 KiB. A line further behind has the hardware go on in the next page.
+// Asks for memory ahead of some blocks, of which `bytes` are read now: for as many bytes 4 KiB ahead, and
+// for a line 8 KiB ahead, so that the hardware goes on in the next page. 4 KiB was the fastest distance
+// of 1 to 8 KiB on an Intel Xeon of the fifth generation; other processors were not tried.
 FUSEWHEEL_INLINE void prefetch_blocks(const uint8_t* blocks, int64_t bytes) {
   constexpr int64_t kAhead = 4096;
   constexpr int kSecondCache = 2;

@@ -51,7 +51,8 @@ FUSEWHEEL_INLINE Bytes high_half(Bytes pair) {
   return bit_cast<Bytes>(bit_cast<Shorts>(pair) >> 4) & 15;
 }
 
-// Sums of two neighbouring products of a number from 0 to 15 with a signed one: at most 3840.
+// Sums of two neighbouring products of a small number, 0 or more, with a signed byte. Numbers up to 63
+// leave room to add two such sums.
 FUSEWHEEL_INLINE Shorts multiply_pairs(Bytes small, Bytes other) {
 #if defined(__AVX512F__)
   return bit_cast<Shorts>(_mm512_maddubs_epi16(bit_cast<__m512i>(small), bit_cast<__m512i>(other)));

@@ -124,9 +124,10 @@ struct Divisions {
   int64_t tasks() const { return keys.tasks + values.tasks + queries.tasks; }
 };
 
-// All gradients in one launch: they read the same rows, which the second cache holds meanwhile.
+// All gradients in one launch: they read the same rows, which the second cache holds meanwhile. Two
+// blocks a multiprocessor: compilers may count on more, for which there are no registers.
 template <typename T, int groups>
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kTileThreads, 2)
     gradients(const __grid_constant__ AttentionBackwardArgs args,
               const __grid_constant__ Divisions of, int64_t tasks) {
   FUSEWHEEL_DYNAMIC_SHARED(Accumulate<T>, shared);

@@ -13,10 +13,9 @@ constexpr int kWarp = 32;
 
 // Enough blocks for `items` threads of work; kernels loop where there are more than a grid holds.
 inline unsigned blocks_for(int64_t items, int64_t per_block) {
+  int64_t most = 1 << 20;
 #if FUSEWHEEL_EMULATED
-  const int64_t most = emulation::most_blocks();
-#else
-  constexpr int64_t most = 1 << 20;
+  most = emulation::most_blocks(most);
 #endif
   const int64_t blocks = (items + per_block - 1) / per_block;
   return static_cast<unsigned>(blocks < most ? blocks : most);

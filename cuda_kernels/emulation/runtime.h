@@ -24,10 +24,10 @@ inline int shared_most() {
   const char* bytes = std::getenv("FUSEWHEEL_EMULATION_SHARED");
   return bytes == nullptr ? 64 * 1024 : std::atoi(bytes);
 }
-// Of a grid: FUSEWHEEL_EMULATION_BLOCKS, so that blocks have more than one task each in small calls.
-inline int64_t most_blocks() {
+// Of a grid: FUSEWHEEL_EMULATION_BLOCKS, so that blocks have more than one task each in small calls too.
+inline int64_t most_blocks(int64_t otherwise) {
   const char* blocks = std::getenv("FUSEWHEEL_EMULATION_BLOCKS");
-  return blocks == nullptr ? 1 << 20 : std::atoll(blocks);
+  return blocks == nullptr ? otherwise : std::atoll(blocks);
 }
 // What a kernel declares itself takes room too. Its size is not known here: it is taken to be this.
 constexpr int kSharedStatic = 1024;

@@ -116,9 +116,6 @@ EXPORTED = [
 ]
 FORWARD = [o for o in ops.operators() if not o.name.endswith("_backward")]
 COMPILED = [
-    pytest.param(o, id=o.name, marks=() if o in FORWARD[::2] else NIGHTLY) for o in ops.operators()
-]
-WITH_GRADIENTS = [
     pytest.param(o, id=o.name, marks=() if o in FORWARD[1::4] else NIGHTLY) for o in ops.operators()
 ]
 
@@ -136,7 +133,7 @@ def test_export(declared: Operator, how: str):
             assert_same(exported(chosen, tensors), program(chosen, tensors))
 
 
-@pytest.mark.parametrize("declared", WITH_GRADIENTS)
+@pytest.mark.parametrize("declared", COMPILED)
 def test_compiled_with_gradients(declared: Operator):
     """Two dimensions are cut; `test_export` cuts all of them."""
     operator = declared

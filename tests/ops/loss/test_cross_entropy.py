@@ -5,7 +5,7 @@ import pytest
 import torch
 from fuzz.draw import Draw
 from fuzz.shapes import row_values
-from nightly import NIGHTLY
+from nightly import IN_TRAINING
 from oracle import assert_as_good_as_eager, slow
 from torch.nn import functional
 
@@ -202,13 +202,7 @@ def test_second_derivatives_through_the_public_function():
     assert torch.autograd.gradgradcheck(loss, inputs)
 
 
-GRADIENTS = [
-    pytest.param(True, id="training"),
-    pytest.param(False, id="inference", marks=NIGHTLY),
-]
-
-
-@pytest.mark.parametrize("grad", GRADIENTS)
+@pytest.mark.parametrize("grad", IN_TRAINING)
 def test_compiles_in_one_graph(grad: bool):
     logits, target, _ = data(16, 507)
 

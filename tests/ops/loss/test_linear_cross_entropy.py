@@ -10,7 +10,7 @@ import torch
 from fuzz.draw import Draw
 from fuzz.shapes import row_values
 from neighbours import assert_call_as_good_as_eager
-from nightly import NIGHTLY
+from nightly import IN_TRAINING
 from oracle import emulated
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -238,14 +238,8 @@ def test_torch_func_and_batched_gradients():
         torch.testing.assert_close(got, seeds.view(2, 1, 1) * torch.func.grad(want)(weight))
 
 
-GRADIENTS = [
-    pytest.param(True, id="training"),
-    pytest.param(False, id="inference", marks=NIGHTLY),
-]
-
-
 @pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("grad", GRADIENTS)
+@pytest.mark.parametrize("grad", IN_TRAINING)
 def test_compiles_in_one_graph(grad: bool, reduction: str):
     x, weight, target, bias, _ = data(16, 8, 50)
 
