@@ -93,7 +93,7 @@ void ask_for_values(const DecodeArgs& args, const Part& part, const Room<A>& roo
   for (int64_t key = part.keys.begin; key < part.keys.begin + kAhead; ++key) {
     for (int64_t h = 0; h < args.shape.task_heads; ++h) {
       const E* values = static_cast<const E*>(args.v.data) + (part.head + h) * args.v.head;
-      ask_for(values + room.values[key], args.shape.value_size);
+      ask_for<kSecondLevel>(values + room.values[key], args.shape.value_size);
     }
   }
 }

@@ -89,14 +89,26 @@ FUSEWHEEL_INLINE Pair<A> load_pair(const E* from, int64_t live) {
 // Rows are asked for so many keys before they are read. The places of as many more keys than there are
 // must be known.
 constexpr int64_t kAhead = 32;
+constexpr int64_t kSoon = 4;
 
-// Into the second-level cache, which can wait for more of them than the first.
-template <typename E>
+// Into the second-level cache, which can wait for more of them than the first; from there into the
+// first, so many keys before.
+constexpr int kSecondLevel = 2;
+constexpr int kFirstLevel = 3;
+
+template <int level, typename E>
 FUSEWHEEL_INLINE void ask_for(const E* row, int64_t columns) {
   constexpr int64_t line = 64 / static_cast<int64_t>(sizeof(E));
   for (int64_t column = 0; column < columns; column += line) {
-    __builtin_prefetch(row + column, 0, 2);
+    __builtin_prefetch(row + column, 0, level);
   }
+}
+
+// What is to be read while the row at[0] is.
+template <typename E>
+FUSEWHEEL_INLINE void ask_ahead(const E* rows, const int64_t* at, int64_t columns) {
+  ask_for<kSecondLevel>(rows + at[kAhead], columns);
+  ask_for<kFirstLevel>(rows + at[kSoon], columns);
 }
 
 // Keeps a vector in a register: the compiler would read it again for each use.
@@ -118,8 +130,8 @@ __attribute__((noinline)) void score(const A* q, int64_t stride, const E* keys, 
   for (int lane = 0; lane < half; ++lane) {
     const E* row = keys + at[lane];
     const E* other = keys + at[lane + half];
-    ask_for(keys + at[lane + kAhead], size);
-    ask_for(keys + at[lane + half + kAhead], size);
+    ask_ahead(keys, at + lane, size);
+    ask_ahead(keys, at + lane + half, size);
     Vec<A> sums[queries] = {};
     Vec<A> others[queries] = {};
     const auto add = [&](int64_t column, Pair<A> own, Pair<A> next) {
@@ -181,7 +193,7 @@ __attribute__((noinline)) void add_columns(const Sums<A>& to, const E* values, c
   }
   for (int64_t key = begin; key < end; ++key) {
     const E* from = values + at[key] + column;
-    ask_for(values + at[key + kAhead] + column, pairs * kPairOf<A>);
+    ask_ahead(values + column, at + key, pairs * kPairOf<A>);
     Pair<A> row[pairs];
 #pragma GCC unroll 2
     for (int p = 0; p < pairs; ++p) {

@@ -19,8 +19,11 @@ FUSEWHEEL_INLINE bool uses_amx(const DecodeShape& shape) {
 DecodePlan amx_attention_decode_plan(const DecodeShape& shape);
 void amx_attention_decode_task(const DecodeArgs& args, int64_t index, void* scratch);
 
-// For numbers of which there is one a key: whole vectors of them are read, and some ahead.
-constexpr int64_t kRoom = kDecodePart + kAhead + 16;
+// For numbers of which there is one a key. Behind the last, whole vectors or blocks of AMX are read, and
+// some ahead: no more than so many.
+constexpr int64_t kBehind = 64;
+static_assert(kBehind >= kAhead + 16);
+constexpr int64_t kRoom = kDecodePart + kBehind;
 
 // Keys of a sequence that a query sees.
 FUSEWHEEL_INLINE Range seen_in(const DecodeShape& shape, int64_t length, int64_t query) {
@@ -100,10 +103,9 @@ FUSEWHEEL_INLINE bool has_places(const DecodeArgs& args, const Part& part) {
          sees_all(args.shape.queries - 1);
 }
 
-// The key of a part that is taken as number `i`, if places are.
-FUSEWHEEL_INLINE int64_t key_in_places(int64_t i) {
-  const int64_t place = i / kRun % kPlaces;
-  return place * (kDecodePart / kPlaces) + i / (kPlaces * kRun) * kRun + i % kRun;
+// The first key of the run that is taken as number `run`, if places are.
+FUSEWHEEL_INLINE int64_t run_in_places(int64_t run) {
+  return run % kPlaces * (kDecodePart / kPlaces) + run / kPlaces * kRun;
 }
 
 // Where each key of a part lies in a cache, relative to its head.
@@ -123,14 +125,14 @@ inline void find(const DecodeArgs& args, const Part& part, const Cache& cache, i
   for (int64_t key = 0; key < keys.begin; ++key) {
     at[key] = at[keys.begin];
   }
-  for (int64_t key = keys.end; key < kRoom; ++key) {
+  for (int64_t key = keys.end; key < keys.end + kBehind; ++key) {
     at[key] = at[keys.end - 1];
   }
   if (has_places(args, part)) {
     int64_t in_row[kDecodePart];
     __builtin_memcpy(in_row, at, sizeof(in_row));
-    for (int64_t i = 0; i < kDecodePart; ++i) {
-      at[i] = in_row[key_in_places(i)];
+    for (int64_t run = 0; run < kDecodePart / kRun; ++run) {
+      __builtin_memcpy(at + run * kRun, in_row + run_in_places(run), kRun * sizeof(int64_t));
     }
   }
 }
