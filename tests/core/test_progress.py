@@ -101,6 +101,51 @@ def test_a_line_stands_while_a_graph_is_compiled(terminal):
     assert terminal.lines == [], "it is removed"
 
 
+def _compile(backend, function):
+    torch.compile(function, backend=backend, fullgraph=True)(torch.ones(2))
+
+
+@pytest.fixture
+def watched():
+    """`torch.compiler.reset` makes PyTorch forget who watches; our next graph tells it again."""
+    _compile("fusewheel", lambda x: x.cos())
+
+
+def test_the_line_stands_while_pytorch_traces(watched, terminal, monkeypatch):
+    seen = []
+    compiler = "fusewheel.compiler.entry.dynamo.compile_graph"
+    monkeypatch.setattr(compiler, lambda gm, *_: seen.append(terminal.lines) or gm.forward)
+    _compile("fusewheel", lambda x: x.sin())
+    first, _, rest = terminal.getvalue().partition("compiling a graph")
+    assert "PyTorch captures a graph" in first
+    assert seen == [["", "fusewheel: compiling a graph of 3 nodes"]], "one line at a time"
+    assert "PyTorch captures a graph" in rest, "guards are made at the end"
+    assert terminal.lines == [], "it is removed"
+
+
+def test_no_line_for_another_backend(watched, terminal):
+    _compile("eager", lambda x: x.sin())
+    assert terminal.getvalue() == ""
+
+
+def test_the_line_goes_away_if_pytorch_cannot_trace(watched, terminal):
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        _compile("fusewheel", lambda x: x.sin() if torch._dynamo.graph_break() else x)
+    assert "PyTorch captures a graph" in terminal.getvalue() and terminal.lines == []
+
+
+def test_work_may_end_in_another_thread(terminal):
+    """Of compilations that overlap PyTorch tells the first beginning and the last end."""
+    work = working("at work")
+    work.__enter__()
+    with ThreadPoolExecutor(1) as others:
+        others.submit(work.__exit__, None, None, None).result()
+    assert terminal.lines == []
+    with working("the next"):
+        assert terminal.lines == ["", "the next"]
+    assert terminal.lines == []
+
+
 def test_a_part_of_the_work_has_the_same_line(terminal):
     with working("all"):
         assert terminal.lines == ["", "all"]

@@ -104,19 +104,21 @@ def working(text: str) -> Iterator[None]:
     stay as they are, and nothing is shown if a program has put a stream of its own in place of
     standard error, as rich does while its bars are shown.
     """
-    outer = _line.get()
+    found = _line.get()
+    # The end may come in another thread; then a line that is closed is left here.
+    outer = found if found is not None and found.text else None
     line = outer or LiveLine(sys.stderr if sys.stderr is sys.__stderr__ else None, below=True)
     before = line.text
-    token = _line.set(line)
+    _line.set(line)
     line.show(text)
     try:
         yield
     finally:
-        _line.reset(token)
         if outer is None:
             line.close()
         else:
             line.show(before)
+        _line.set(outer)
 
 
 def _bar(stream: TextIO | None, below: bool = False, **options: Any) -> Any:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
+from fusewheel._torch.dynamo import innermost
 from fusewheel._torch.find import find
 
 # The module whose import makes the class of the wrapper.
@@ -53,16 +54,11 @@ def run_compiled(name: str, is_own: Callable[[object], bool]) -> None:
             return found
         module, context = self._orig_mod, self.__dict__.get("dynamo_ctx")
         bound = getattr(found, "__self__", None) is module
-        return _through(context, found) if bound and is_own(_backend(context)) else found
+        own = bound and is_own(innermost(getattr(context, "callback", None)))
+        return _through(context, found) if own else found
 
     find_attribute.is_fusewheel = True  # type: ignore[attr-defined]
     wrapper.__getattr__ = find_attribute
-
-
-def _backend(context: Any) -> object:
-    callback = getattr(context, "callback", None)
-    innermost = find("torch._dynamo.eval_frame.innermost_backend", _PURPOSE, otherwise=None)
-    return callback if innermost is None else innermost(callback)
 
 
 def _through(context: Any, method: Any) -> Callable[..., Any]:

@@ -44,6 +44,14 @@ def backend_named(name: str) -> Any:
     return look_up(name)
 
 
+def innermost(backend: Any) -> object:
+    """The backend that one named it, without what Dynamo wraps around it."""
+    unwrap = find(
+        "torch._dynamo.eval_frame.innermost_backend", "know its own backend", otherwise=None
+    )
+    return backend if unwrap is None else unwrap(backend)
+
+
 def forget_compiled(is_own: Callable[[object], bool]) -> None:
     """Drop the compiled code of all functions that a backend of ours has a part in.
 

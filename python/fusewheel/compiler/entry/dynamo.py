@@ -14,7 +14,7 @@ from torch.fx import Graph, GraphModule
 from fusewheel._core.after_import import after_import
 from fusewheel._core.caches import name_version_in_caches
 from fusewheel._core.progress import working
-from fusewheel._torch import compiled_module, inductor
+from fusewheel._torch import compilations, compiled_module, inductor
 from fusewheel._torch.autograd import below_autograd, in_forward_mode
 from fusewheel._torch.dynamo import backend_named, counters
 from fusewheel._torch.fx import copy_source
@@ -68,6 +68,7 @@ def backend(
             another option beside ``inner="none"``.
         RuntimeError: Inductor's error, if it does not know an option.
     """
+    _compilations.watch()
     rest = dict(options or {})
     inner = rest.pop("inner", None)
     recorder = Recorder(attentions=False)  # the counters do not show them
@@ -255,3 +256,9 @@ def _inductor(mode: str | None, options: dict[str, Any]) -> Compiled:
 after_import(
     compiled_module.HOME, functools.partial(compiled_module.run_compiled, "generate", is_own)
 )
+
+# A model is traced for longer than the backend takes, which is called at the end of that.
+_compilations = compilations.Compilations(
+    is_own, lambda: working("fusewheel: PyTorch captures a graph")
+)
+after_import(compilations.HOME, _compilations.watch)
