@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from fusewheel.ops._rows import compute_dtype
@@ -15,6 +16,7 @@ from fusewheel.ops.attention._varlen_formula import sequences_of
 from fusewheel.ops.linear._blocks import decode_blocks
 from fusewheel.ops.linear._quantized import INT4_BLOCK, decode_int4, decode_int8
 from torch import Tensor
+from torch.nn.functional import gelu, silu
 
 Contract = Callable[..., Tensor]
 """From an operator's arguments, what each element of its result may err (float64)."""
@@ -108,6 +110,49 @@ def grouped_linear_blocks(
             allowed[begin:end] = linear_blocks(x[begin:end], blocks[e], kind, own)
         begin = end
     return allowed
+
+
+def experts(
+    x: Tensor,
+    indices: Tensor,
+    weights: Tensor,
+    gate_up: Tensor,
+    gate_up_kind: int,
+    gate_up_bias: Tensor | None,
+    down: Tensor,
+    down_kind: int,
+    down_bias: Tensor | None,
+    activation: int,
+) -> Tensor:
+    """What the layers of each expert may err, as they hand it on.
+
+    No slope of an activation is larger than 1.13.
+    """
+    functions = (silu, gelu, partial(gelu, approximate="tanh"))
+
+    def layer(rows: Tensor, weight: Tensor, kind: int, bias: Tensor | None) -> tuple[Tensor, ...]:
+        whole = weight.double() if kind == 0 else decode_blocks(weight, kind, torch.float64)
+        wide_bias = None if bias is None else bias.double()
+        exact = torch.nn.functional.linear(rows.double(), whole, wide_bias)
+        if kind == 0 or rows.shape[1] == 0:
+            return exact, before_bias(rows, whole, bias), whole.abs()
+        return exact, linear_blocks(rows, weight, kind, bias), whole.abs()
+
+    def own(table: Tensor | None, expert: int) -> Tensor | None:
+        return None if table is None else table[expert]
+
+    allowed = torch.zeros(x.shape, dtype=torch.float64)
+    for token, place in (indices.ge(0) & indices.lt(len(gate_up))).nonzero().tolist():
+        e = int(indices[token, place])
+        row = x[token : token + 1]
+        both, error, _ = layer(row, gate_up[e], gate_up_kind, own(gate_up_bias, e))
+        (gate, up), (gate_error, up_error) = both.chunk(2, -1), error.chunk(2, -1)
+        value = functions[activation](gate)
+        error = 1.13 * gate_error * (up.abs() + up_error) + value.abs() * up_error
+        hidden = (value * up).to(x.dtype)
+        _, last, sizes = layer(hidden, down[e], down_kind, own(down_bias, e))
+        allowed[token] += weights[token, place].double().abs() * (last + error @ sizes.T)[0]
+    return allowed.nan_to_num(nan=0, posinf=0)
 
 
 def attention_gradients(
@@ -221,5 +266,6 @@ CONTRACTS: dict[str, Contract] = {
     "linear_int4": linear_int4,
     "linear_blocks": linear_blocks,
     "grouped_linear_blocks": grouped_linear_blocks,
+    "experts": experts,
 }
 """By operator."""

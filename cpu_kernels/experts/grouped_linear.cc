@@ -3,77 +3,13 @@
 #include <fusewheel/aten.h>
 #include <fusewheel/experts/grouped_linear.h>
 
-#include <algorithm>
 #include <cstring>
-#include <vector>
 
-#include "in_turn.h"
-#include "matmul/matmul.h"
 #include "matmul/prepare.h"
+#include "products.h"
 
 namespace fusewheel {
 namespace {
-
-int64_t bytes_of(Dtype dtype) {
-  return dtype == Dtype::kFloat64 ? 8 : dtype == Dtype::kFloat32 ? 4 : 2;
-}
-
-const void* advance(const void* data, int64_t bytes) {
-  return data == nullptr ? nullptr : static_cast<const char*>(data) + bytes;
-}
-
-// Of a weight, that a thread reads on its own.
-constexpr int64_t kStretchBytes = int64_t{1} << 19;
-
-int64_t bytes_of(const LinearWeight& weight) {
-  const bool is_stored = weight.kind == WeightKind::kBlocks;
-  return weight.rows * weight.stride * (is_stored ? 1 : bytes_of(weight.dtype)) + 1;
-}
-
-// Products of different sizes, which share the threads: each is cut into parts of a few tasks.
-class Products {
- public:
-  MatmulPlan plan{0, 0};
-
-  void add(const MatmulArgs& product) {
-    if (product.m == 0 || product.n == 0) {
-      return;
-    }
-    const MatmulPlan own = FUSEWHEEL_SELECT(matmul_plan)(product);
-    // Neighbouring tasks share what they pack. With one row they read one stretch of memory, which is
-    // fast when it is long.
-    const int64_t together =
-        product.m > 1 ? 4 : std::max<int64_t>(kStretchBytes * own.tasks / bytes_of(product.weight), 1);
-    products_.push_back(product);
-    sizes_.push_back(together);
-    tasks_.push_back(own.tasks);
-    firsts_.push_back(plan.tasks);
-    plan.tasks += (own.tasks + together - 1) / together;
-    plan.scratch_bytes = std::max(plan.scratch_bytes, own.scratch_bytes);
-  }
-
-  void run() const {
-    const auto tasks = FUSEWHEEL_SELECT(matmul_tasks);
-    in_turn(plan, [&](int64_t part, void* scratch) {
-      const auto next = std::upper_bound(firsts_.begin(), firsts_.end(), part);
-      const auto own = static_cast<size_t>(next - firsts_.begin() - 1);
-      const int64_t begin = (part - firsts_[own]) * sizes_[own];
-      tasks(products_[own], begin, std::min(begin + sizes_[own], tasks_[own]), scratch);
-    });
-  }
-
- private:
-  std::vector<MatmulArgs> products_;
-  std::vector<int64_t> sizes_;   // of a part, in tasks
-  std::vector<int64_t> tasks_;   // in all
-  std::vector<int64_t> firsts_;  // the number of the first part
-};
-
-LinearWeight weight_of(const GroupWeights& weights, int64_t group) {
-  LinearWeight own = weights.first;
-  own.data = advance(own.data, group * weights.step);
-  return own;
-}
 
 // Rows as the products of their groups want them: groups of many rows may be multiplied as bfloat16.
 class Activations {

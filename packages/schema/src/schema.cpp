@@ -98,6 +98,8 @@ constexpr const char* kSchemas[] = {
     "grouped_linear_blocks_backward(Tensor grad, Tensor blocks, int kind, Tensor ends) -> Tensor",
     "route(Tensor logits, int k, Tensor? bias, bool sigmoid, int groups, int chosen_groups,"
     " int group_best, bool normalize, float scale) -> (Tensor weights, Tensor indices)",
+    "experts(Tensor x, Tensor indices, Tensor weights, Tensor gate_up, int gate_up_kind,"
+    " Tensor? gate_up_bias, Tensor down, int down_kind, Tensor? down_bias, int activation) -> Tensor",
     "run(Tensor program, Tensor[] inputs, int[] outputs) -> Tensor[]",
 };
 

@@ -11,7 +11,7 @@ from torch.nn import Parameter
 
 from fusewheel._torch.modules import HOOKS
 from fusewheel.ops.activation.silu_mul import silu_mul_packed
-from fusewheel.ops.experts._mixture import mixture
+from fusewheel.ops.experts._mixture import Layers, apply, mixture
 from fusewheel.ops.experts.grouped_linear import grouped_linear
 from fusewheel.ops.experts.grouped_linear_blocks import grouped_linear_blocks
 from fusewheel.ops.linear._blocks import FORMATS
@@ -134,20 +134,29 @@ class QuantizedExperts(nn.Module):
             hidden_states,
             top_k_index,
             top_k_weights,
-            self._gate_up,
+            _layers_of(self.up) if self.gate is None else self._gate_up,
             gate_of(self.original),
-            last_of(self.original, self.down),
+            last_of(self.original, _layers_of(self.down)),
             self.down.experts,
         )
 
     def _gate_up(self, x: Tensor, ends: Tensor) -> Tensor:
-        up: Tensor = self.up(x, ends)
-        if self.gate is None:
-            return up
-        both = self.gate(x, ends), up
+        assert self.gate is not None
+        both = self.gate(x, ends), self.up(x, ends)
         if getattr(self.original, "is_concatenated", True):
             return torch.cat(both, -1)
         return torch.stack(both, -1).flatten(-2)
+
+
+def _layers_of(layers: nn.Module) -> Layers | nn.Module:
+    """What the layers multiply by, unless something else is in their place or hooks watch them."""
+    if any(getattr(layers, hooks) for hooks in HOOKS):
+        return layers
+    if type(layers) is GroupedBlocks:
+        return Layers(layers.blocks, layers.bias, FORMATS[layers.kind].number)
+    if type(layers) is GroupedFloats:
+        return Layers(layers.weight, layers.bias)
+    return layers
 
 
 def _first(experts: Any) -> str:
@@ -200,14 +209,14 @@ def gate_of(experts: Any) -> Callable[[Tensor], Tensor]:
 
 
 def last_of(
-    experts: Any, down: Callable[[Tensor, Tensor], Tensor]
-) -> Callable[[Tensor, Tensor], Tensor]:
+    experts: Any, down: Layers | Callable[[Tensor, Tensor], Tensor]
+) -> Layers | Callable[[Tensor, Tensor], Tensor]:
     """The last layers, and a norm behind them if the module has one."""
     if not getattr(experts, "has_post_expert_norm", False):
         return down
 
     def last(x: Tensor, ends: Tensor) -> Tensor:
-        normed: Tensor = experts.post_expert_norm(down(x, ends))
+        normed: Tensor = experts.post_expert_norm(apply(down, x, ends))
         return normed
 
     return last

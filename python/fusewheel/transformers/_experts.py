@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
-from fusewheel.ops.experts._mixture import layers, mixture
+from fusewheel.ops.experts._mixture import Layers, mixture
 from fusewheel.quantization.experts import gate_of, last_of
 
 
@@ -41,7 +40,7 @@ def experts_forward(
     )
 
 
-def _layers(self: Any, name: str) -> Callable[[Tensor, Tensor], Tensor]:
+def _layers(self: Any, name: str) -> Layers:
     weight = getattr(self, name)
     bias = getattr(self, f"{name}_bias") if self.has_bias else None
-    return layers(weight.transpose(1, 2) if self.is_transposed else weight, bias)
+    return Layers(weight.transpose(1, 2) if self.is_transposed else weight, bias)

@@ -6,6 +6,9 @@ import fusewheel
 import pytest
 import torch
 from fusewheel.dispatch.operator import Make
+from fusewheel.ops.experts._experts import blocks_of
+from fusewheel.ops.linear._blocks import FORMATS
+from fuzz.draw import Draw
 from oracle import assert_program_as_good_as_eager
 from torch.nn import functional
 
@@ -145,3 +148,143 @@ def test_bad_arguments():
         fusewheel.experts(x, indices, weights[:, 1:], *rest)
     with pytest.raises(RuntimeError, match=r"x must have shape \[tokens, features\], got \[24\]"):
         fusewheel.experts(x[0], indices, weights, *rest)
+
+
+def operators_of(function) -> set[str]:
+    with torch.profiler.profile() as profile:
+        function()
+    return {e.name for e in profile.events() if e.name.startswith("fusewheel::")}
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("tokens", [1, 8])
+def test_one_call_of_few_tokens(activation, tokens, dtype):
+    indices, floats = case(dtype, tokens)
+    floats = [t.detach() for t in floats]
+    got = fusewheel.experts(floats[0], indices, *floats[1:], activation)
+    eager = loop(floats[0], indices, *floats[1:], activation)
+    wide = [t.double() for t in floats]
+    exact = loop(wide[0], indices, *wide[1:], activation)
+    assert_program_as_good_as_eager(got, eager, exact)
+
+
+@pytest.mark.parametrize("name", [None, "Q4_1", "Q6_K", "NF4"])
+def test_a_token_with_one_expert_has_the_bits_of_single_layers(name, dtype):
+    """A sum of one product by 1 is exact."""
+    if name is None:
+        weights = Make(dtype)(3, 512, 256, scale=0.1), 0, None, Make(dtype)(3, 256, 256), 0, None
+    else:
+        make, count = Make(), 256 // FORMATS[name].weights
+        first, last = (blocks_of(make, name, 3, rows, count) for rows in (512, 256))
+        weights = *first, None, *last, None
+    x, ones = Make(dtype)(4, 256), torch.ones(4, 1, dtype=dtype)
+    indices = torch.tensor([[2], [0], [2], [-1]])
+    got = torch.ops.fusewheel.experts(x, indices, ones, *weights, 0)
+    ends = torch.tensor([1, 1, 3])
+    order = torch.tensor([1, 0, 2])
+
+    def layer(rows, weight, kind, bias):
+        if kind == 0:
+            return torch.ops.fusewheel.grouped_linear(rows, weight, ends, bias)
+        return torch.ops.fusewheel.grouped_linear_blocks(rows, weight, kind, ends, bias)
+
+    hidden = fusewheel.silu_mul_packed(layer(x[order], *weights[:3]))
+    want = torch.zeros_like(x)
+    want[order] = layer(hidden, *weights[3:])
+    assert torch.equal(got, want)
+
+
+def test_the_same_bits_for_any_number_of_threads():
+    indices, floats = case(torch.float32, 5, hidden=300, inner=700)
+    x, weights, *rest = (t.detach() for t in floats)
+    threads = torch.get_num_threads()
+    found = []
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        found.append(fusewheel.experts(x, indices, weights, *rest))
+    torch.set_num_threads(threads)
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+def test_which_calls_are_one_operator():
+    indices, floats = case(torch.float32, tokens=9)
+    x, weights, *rest = (t.detach() for t in floats)
+
+    def call(tokens, x=x):
+        return lambda: fusewheel.experts(x[:tokens], indices[:tokens], weights[:tokens], *rest)
+
+    assert operators_of(call(8)) == {"fusewheel::experts"}
+    assert "fusewheel::experts" not in operators_of(call(9))
+    assert "fusewheel::experts" not in operators_of(call(8, x.clone().requires_grad_()))
+    with torch.no_grad():
+        assert operators_of(call(8, x.clone().requires_grad_())) == {"fusewheel::experts"}
+    with torch.autocast("cpu"):
+        assert "fusewheel::experts" not in operators_of(call(8))
+
+
+def test_layers_without_features_between_them():
+    x, indices, weights = Make()(2, 8), torch.tensor([[1], [4]]), Make()(2, 1)
+    bias = Make()(2, 8)
+    y = fusewheel.experts(x, indices, weights, Make()(2, 0, 8), Make()(2, 8, 0), None, bias)
+    torch.testing.assert_close(y, torch.stack((weights[0] * bias[1], torch.zeros(8))))
+
+
+def test_tokens_without_experts():
+    x, none = Make()(2, 8), torch.zeros(2, 0)
+    y = fusewheel.experts(x, none.long(), none, Make()(2, 6, 8), Make()(2, 8, 3))
+    assert torch.equal(y, torch.zeros(2, 8))
+
+
+def test_the_weight_of_an_expert_that_nobody_chose_is_not_read():
+    indices, floats = case(torch.float32, tokens=3)
+    x, weights, *rest = (t.detach() for t in floats)
+    assert not (indices == 2).any()
+    for table in rest:
+        table[2] = float("nan")
+    assert fusewheel.experts(x, indices, weights, *rest).isfinite().all()
+
+
+def test_one_token_compiles_to_one_operator():
+    indices, floats = case(torch.float32, tokens=1)
+    x, weights, *rest = (t.detach() for t in floats)
+    found = []
+
+    def backend(graph, inputs):
+        found.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return graph
+
+    torch._dynamo.reset()
+    compiled = torch.compile(fusewheel.experts, backend=backend, fullgraph=True)
+    assert torch.equal(
+        compiled(x, indices, weights, *rest), fusewheel.experts(x, indices, weights, *rest)
+    )
+    assert found == ["fusewheel.experts"]
+
+
+def any_arguments(d: Draw):
+    d.special = None  # the products of products decide by their order whether they are finite
+    tokens, k, experts = d.size(most=33), d.integer(0, 4), d.integer(1, 5)
+    indices = d.integers(
+        tokens, k, least=-1, most=experts, dtype=d.choice(torch.int32, torch.int64)
+    )
+    weights = d.tensor(tokens, k, scale=1.0)
+    format = FORMATS[d.choice("Q4_1", "Q8_0", "NF4")] if d.flag() else None
+
+    def layer(rows: int, columns: int):
+        if format is None:
+            # One that lies transposed is summed in another order.
+            weight = d.tensor(experts, rows, columns, dtype=d.stored(), scale=columns**-0.5)
+            weight, number = weight.contiguous(), 0
+        else:
+            made = Make(seed=d.integer(0, 99)), format.name, experts, rows
+            blocks, number = blocks_of(*made, columns // format.weights)
+            weight = d.lay(blocks, apart=True)
+        return weight, number, d.optional(experts, rows, dtype=d.stored(), scale=1.0)
+
+    features, inner = (d.choice(64, 128) if format else d.size(1, 65) for _ in range(2))
+    x = d.tensor(tokens, features, scale=1.0)
+    first, last = layer(2 * inner, features), layer(features, inner)
+    return x, indices, weights, *first, *last, d.integer(0, 2)
+
+
+FUZZ = {"experts": any_arguments}

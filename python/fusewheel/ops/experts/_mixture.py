@@ -8,7 +8,51 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fusewheel.ops.experts.grouped_linear import grouped_linear
+from fusewheel._torch.dispatcher import is_direct
+from fusewheel.dispatch.short import short_way
+from fusewheel.ops.activation.gelu_mul import gelu_mul_packed
+from fusewheel.ops.activation.silu_mul import silu_mul_packed
+
+# Tokens that one operator takes from gate to sum. With more, several operators cost little beside
+# their products.
+_MOST_TOKENS = 8
+
+
+class Layers(NamedTuple):
+    """The linear layers of all experts.
+
+    Attributes:
+        weight: `[experts, out features, in features]`, or their stored blocks.
+        bias: `[experts, out features]`; None if there is none.
+        kind: the number of the format of the blocks, 0 for a floating weight.
+    """
+
+    weight: Tensor
+    bias: Tensor | None = None
+    kind: int = 0
+
+    def apply(self, x: Tensor, ends: Tensor) -> Tensor:
+        """Rows sorted by expert, whose ends these are."""
+        fusewheel = torch.ops.fusewheel
+        if self.kind == 0:
+            y: Tensor = fusewheel.grouped_linear(x, self.weight, ends, self.bias)
+        else:
+            y = fusewheel.grouped_linear_blocks(x, self.weight, self.kind, ends, self.bias)
+        return y
+
+
+def gelu_packed(gate_up: Tensor) -> Tensor:
+    """`gelu(gate) * up`."""
+    return gelu_mul_packed(gate_up, approximate="none")
+
+
+def gelu_tanh_packed(gate_up: Tensor) -> Tensor:
+    """Likewise with gelu's approximation by tanh."""
+    return gelu_mul_packed(gate_up, approximate="tanh")
+
+
+ACTIVATIONS = (silu_mul_packed, gelu_packed, gelu_tanh_packed)
+"""What can be between the layers of the operator `experts`, by its number."""
 
 
 class Order(NamedTuple):
@@ -42,9 +86,9 @@ def mixture(
     x: Tensor,
     indices: Tensor,
     weights: Tensor,
-    first: Callable[[Tensor, Tensor], Tensor],
+    first: Layers | Callable[[Tensor, Tensor], Tensor],
     between: Callable[[Tensor], Tensor],
-    last: Callable[[Tensor, Tensor], Tensor],
+    last: Layers | Callable[[Tensor, Tensor], Tensor],
     experts: int,
 ) -> Tensor:
     """For each token the weighted sum of what its experts make of it.
@@ -53,7 +97,7 @@ def mixture(
         x: `[tokens, in features]`.
         indices: integers `[tokens, k]`, the experts of each token.
         weights: `[tokens, k]`, what each of them counts for.
-        first: the first linear layers, from sorted rows and their ends.
+        first: the first linear layers, or a function from sorted rows and their ends.
         between: what is between the layers, from rows to rows.
         last: the last linear layers, likewise, to `[pairs, out features]`.
         experts: how many there are.
@@ -61,13 +105,58 @@ def mixture(
     Returns:
         `[tokens, out features]` in the dtype of `x`.
     """
+    if isinstance(first, Layers) and isinstance(last, Layers):
+        for number, activation in enumerate(ACTIVATIONS):
+            if between is activation and _takes_one_call(x, weights, first, last):
+                y: Tensor = _experts(
+                    *(x, indices, weights, first.weight, first.kind, first.bias),
+                    *(last.weight, last.kind, last.bias, number),
+                )
+                return y
+    return by_layers(x, indices, weights, first, between, last, experts)
+
+
+def by_layers(
+    x: Tensor,
+    indices: Tensor,
+    weights: Tensor,
+    first: Layers | Callable[[Tensor, Tensor], Tensor],
+    between: Callable[[Tensor], Tensor],
+    last: Layers | Callable[[Tensor, Tensor], Tensor],
+    experts: int,
+) -> Tensor:
+    """The same by operators that keep what a gradient needs."""
     order = order_of(indices, experts)
-    hidden = between(first(x.index_select(0, order.tokens), order.ends))
-    y = last(hidden, order.ends).index_select(0, order.places)
-    pairs = y.view(*indices.shape, y.shape[-1])
+    hidden = between(apply(first, x.index_select(0, order.tokens), order.ends))
+    rows = apply(last, hidden, order.ends).index_select(0, order.places)
+    pairs = rows.view(*indices.shape, rows.shape[-1])
     return (pairs * weights.unsqueeze(-1)).sum(1).to(x.dtype)
 
 
-def layers(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
-    """Linear layers with a weight `[experts, out features, in features]`."""
-    return lambda x, ends: grouped_linear(x, weight, ends, bias)
+_experts = short_way("experts")
+
+
+def apply(layers: Layers | Callable[[Tensor, Tensor], Tensor], x: Tensor, ends: Tensor) -> Tensor:
+    """Rows sorted by expert, whose ends these are, through linear layers."""
+    return layers.apply(x, ends) if isinstance(layers, Layers) else layers(x, ends)
+
+
+def _takes_one_call(x: Tensor, weights: Tensor, first: Layers, last: Layers) -> bool:
+    """Whether the operator `experts` is faster, and does the same."""
+    if x.device.type != "cpu" or not _is_few(x.shape[0]):
+        return False
+    if weights.dtype == torch.float64 and x.dtype != torch.float64:
+        return False
+    # Autocast casts what goes into single layers.
+    given = (x, weights, first.weight, first.bias, last.weight, last.bias)
+    return not torch.is_grad_enabled() or not any(t is not None and t.requires_grad for t in given)
+
+
+def _is_few(tokens: int) -> bool:
+    """Whether there are few tokens, and nothing but a kernel stands behind a call."""
+    if not torch.compiler.is_compiling():
+        return is_direct() and tokens <= _MOST_TOKENS
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    # A guard on their number would compile a program twice.
+    return not torch.is_autocast_enabled("cpu") and statically_known_true(tokens <= _MOST_TOKENS)

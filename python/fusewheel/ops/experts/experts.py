@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from fusewheel.dispatch.operator import Operator
-from fusewheel.dispatch.promise import check_tensors, fail
+from fusewheel._torch.functorch import in_transform, is_plain
+from fusewheel.dispatch.autograd import reference_gradients
+from fusewheel.dispatch.operator import Arguments, Operator
+from fusewheel.dispatch.promise import check_same_device, check_tensors, fail
+from fusewheel.dispatch.sharding import Layout, places
 from fusewheel.ops._checks import (
     check,
     check_floating,
@@ -17,17 +22,16 @@ from fusewheel.ops._checks import (
     describe,
 )
 from fusewheel.ops._not_tensors import with_type_errors
-from fusewheel.ops.activation.gelu_mul import gelu_mul_packed
-from fusewheel.ops.activation.silu_mul import silu_mul_packed
+from fusewheel.ops._rows import wide
 from fusewheel.ops.choices import Activation
+from fusewheel.ops.experts import _experts as inputs
 from fusewheel.ops.experts._groups import check_weights
-from fusewheel.ops.experts._mixture import layers, mixture
+from fusewheel.ops.experts._mixture import ACTIVATIONS, Layers, by_layers, mixture, order_of
+from fusewheel.ops.experts.grouped_linear import grouped_reference
+from fusewheel.ops.experts.grouped_linear_blocks import check_group_blocks, grouped_blocks_reference
+from fusewheel.ops.linear._blocks import format_of
 
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "silu": silu_mul_packed,
-    "gelu": lambda gate_up: gelu_mul_packed(gate_up, approximate="none"),
-    "gelu_tanh": lambda gate_up: gelu_mul_packed(gate_up, approximate="tanh"),
-}
+_NAMES = ("silu", "gelu", "gelu_tanh")
 
 
 @with_type_errors
@@ -75,30 +79,34 @@ def experts(
         ValueError: `activation` is not one of the three.
         RuntimeError: a dtype, shape or device is not as above.
     """
-    _check(x, indices, weights, gate_up, down, gate_up_bias, down_bias)
-    between = _ACTIVATIONS.get(activation)
-    if between is None:
-        message = "activation must be 'silu', 'gelu' or 'gelu_tanh'"
-        raise ValueError(f"experts: {message}, got {activation!r}")
-    first, last = layers(gate_up, gate_up_bias), layers(down, down_bias)
-    return mixture(x, indices, weights, first, between, last, gate_up.shape[0])
-
-
-def _check(
-    x: Tensor,
-    indices: Tensor,
-    weights: Tensor,
-    gate_up: Tensor,
-    down: Tensor,
-    gate_up_bias: Tensor | None,
-    down_bias: Tensor | None,
-) -> None:
-    op, first = "experts", ("x", x)
     names = ("x", "indices", "weights", "gate_up", "down", "gate_up_bias", "down_bias")
     optional = (False,) * 5 + (True, True)
     given = (x, indices, weights, gate_up, down, gate_up_bias, down_bias)
-    check_tensors(op, names, optional, given)
-    check_floating(op, first)
+    check_tensors("experts", names, optional, given)
+    first, last = Layers(gate_up, gate_up_bias), Layers(down, down_bias)
+    _check(x, indices, weights, first, last)
+    if activation not in _NAMES:
+        message = "activation must be 'silu', 'gelu' or 'gelu_tanh'"
+        raise ValueError(f"experts: {message}, got {activation!r}")
+    between = ACTIVATIONS[_NAMES.index(activation)]
+    return mixture(x, indices, weights, first, between, last, gate_up.shape[0])
+
+
+def _sizes(name: str, layers: Layers, x: Tensor) -> tuple[int, int, int]:
+    """Checks a weight; how many experts, out features and in features it has."""
+    op, first = "experts", ("x", x)
+    if layers.kind == 0:
+        check_weights(op, (name, layers.weight), first)
+        experts, rows, columns = layers.weight.shape
+        return experts, rows, columns
+    format = check_group_blocks(op, (name, layers.weight), layers.kind, first)
+    experts, rows, blocks, _ = layers.weight.shape
+    return experts, rows, blocks * format.weights
+
+
+def _check(x: Tensor, indices: Tensor, weights: Tensor, first: Layers, last: Layers) -> None:
+    op = "experts"
+    check_floating(op, ("x", x))
     if x.dim() != 2:
         fail(op, f"x must have shape [tokens, features], got {list(x.shape)}")
     if indices.dtype not in (torch.int32, torch.int64):
@@ -110,20 +118,140 @@ def _check(
     check(op, indices.shape[0] == tokens, shape)
     check_floating(op, ("weights", weights))
     check_sizes(op, ("weights", weights), indices.shape, "that of indices")
-    check_weights(op, ("gate_up", gate_up), first)
-    check_weights(op, ("down", down), first)
-    experts, both, _ = gate_up.shape
-    check_sizes(op, ("gate_up", gate_up), (experts, both, features), "experts, 2 * I, features")
+    experts, both, columns = _sizes("gate_up", first, x)
+    sizes = _sizes("down", last, x)
+    _check_equal("gate_up", (experts, both, columns), (experts, both, features),
+                 "experts, 2 * I, features")  # fmt: skip
     check(op, both % 2 == 0, f"gate_up must have an even number of out features, got {both}")
-    check_sizes(op, ("down", down), (experts, features, both // 2), "experts, features, I")
+    _check_equal("down", sizes, (experts, features, both // 2), "experts, features, I")
     for name, bias, size in (
-        ("gate_up_bias", gate_up_bias, both),
-        ("down_bias", down_bias, features),
+        ("gate_up_bias", first.bias, both),
+        ("down_bias", last.bias, features),
     ):
         if bias is not None:
-            check_weight_dtype(op, (name, bias), first)
+            check_same_device(op, (name, bias), ("x", x))
+            check_weight_dtype(op, (name, bias), ("x", x))
             check_sizes(op, (name, bias), (experts, size), "experts, out features")
 
 
-OPERATORS: tuple[Operator, ...] = ()
+def _check_equal(name: str, got: Any, expected: Any, what: str) -> None:
+    message = f"{name} must have shape {list(expected)} ({what}), got {list(got)}"
+    for own, wanted in zip(got, expected, strict=True):
+        check("experts", own == wanted, message)
+
+
+def _fake(
+    x: Tensor,
+    indices: Tensor,
+    weights: Tensor,
+    gate_up: Tensor,
+    gate_up_kind: int,
+    gate_up_bias: Tensor | None,
+    down: Tensor,
+    down_kind: int,
+    down_bias: Tensor | None,
+    activation: int,
+) -> Tensor:
+    first = Layers(gate_up, gate_up_bias, gate_up_kind)
+    last = Layers(down, down_bias, down_kind)
+    _check(x, indices, weights, first, last)
+    check_weight_dtype("experts", ("weights", weights), ("x", x))
+    if not 0 <= activation < len(ACTIVATIONS):
+        fail("experts", f"activation must be from 0 to 2, got {activation}")
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+def _grouped(layers: Layers, rows: Tensor, ends: Tensor) -> Tensor:
+    if layers.kind == 0:
+        return grouped_reference(rows, layers.weight, ends, layers.bias)
+    return grouped_blocks_reference(rows, layers.weight, layers.kind, ends, layers.bias)
+
+
+def _reference(
+    x: Tensor,
+    indices: Tensor,
+    weights: Tensor,
+    gate_up: Tensor,
+    gate_up_kind: int,
+    gate_up_bias: Tensor | None,
+    down: Tensor,
+    down_kind: int,
+    down_bias: Tensor | None,
+    activation: int,
+) -> Tensor:
+    experts = gate_up.shape[0]
+    order = order_of(indices, experts)
+    rows = x.index_select(0, order.tokens)
+    both = wide(_grouped(Layers(gate_up, gate_up_bias, gate_up_kind), rows, order.ends))
+    gate, up = both.chunk(2, -1)
+    if activation == 0:
+        gate = functional.silu(gate)
+    else:
+        gate = functional.gelu(gate, approximate="tanh" if activation == 2 else "none")
+    hidden = (gate * up).to(x.dtype)
+    y = _grouped(Layers(down, down_bias, down_kind), hidden, order.ends)
+    pairs = wide(y.index_select(0, order.places)).view(*indices.shape, x.shape[1])
+    own = (indices >= 0) & (indices < experts)
+    shares = torch.where(own, weights.to(pairs.dtype), 0)
+    return (pairs * shares.unsqueeze(-1)).sum(1).to(x.dtype)
+
+
+def _backward(
+    needs: Sequence[bool], grads: Sequence[Any], arguments: Arguments, saved: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """What its parts give, computed again."""
+
+    def parts(
+        x: Tensor,
+        indices: Tensor,
+        weights: Tensor,
+        gate_up: Tensor,
+        gate_up_kind: int,
+        gate_up_bias: Tensor | None,
+        down: Tensor,
+        down_kind: int,
+        down_bias: Tensor | None,
+        activation: int,
+    ) -> Tensor:
+        first = Layers(gate_up, gate_up_bias, gate_up_kind)
+        last = Layers(down, down_bias, down_kind)
+        return by_layers(
+            x, indices, weights, first, ACTIVATIONS[activation], last, gate_up.shape[0]
+        )
+
+    return reference_gradients(parts, needs, grads, arguments)
+
+
+def _flops(
+    x: Tensor, indices: Tensor, weights: Tensor, gate_up: Tensor, kind: int, *rest: Any
+) -> int:
+    experts, both, size = gate_up.shape[:3]
+    features = size if kind == 0 else size * format_of("experts", kind).weights
+    pairs = indices.numel()
+    if not in_transform() and is_plain(indices) and not indices.is_meta:
+        pairs = int(((indices >= 0) & (indices < experts)).sum())
+    return 2 * pairs * features * (both + both // 2)
+
+
+def _sharding(*arguments: Any) -> Iterator[Layout]:
+    """The tokens are cut."""
+    yield Layout(places(arguments, {0: 0, 1: 0, 2: 0}), (0,))
+
+
+OPERATORS = (
+    # Without a function of its own: `experts` calls it for few tokens without a gradient, else
+    # operators that keep what a gradient needs.
+    Operator(
+        name="experts",
+        flops=_flops,
+        reference=_reference,
+        fake=_fake,
+        backward=_backward,
+        shapes=("x",),
+        sharding=_sharding,
+        samples=inputs.samples,
+        bad_inputs=inputs.bad_inputs,
+        benchmarks=inputs.benchmarks,
+    ),
+)
 FUNCTIONS = (experts,)

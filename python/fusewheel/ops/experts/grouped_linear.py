@@ -75,7 +75,8 @@ def _product_dtype(x: Tensor, *others: Tensor | None) -> torch.dtype:
     return x.dtype if alike else compute_dtype(x)
 
 
-def _reference(x: Tensor, weight: Tensor, ends: Tensor, bias: Tensor | None) -> Tensor:
+def grouped_reference(x: Tensor, weight: Tensor, ends: Tensor, bias: Tensor | None) -> Tensor:
+    """The same in PyTorch's operators."""
     dtype = _product_dtype(x, weight, bias)
     y = x.new_zeros((x.shape[0], weight.shape[1]))
     for e, rows in enumerate(groups_of("grouped_linear", ends, ("x", x))):
@@ -216,7 +217,7 @@ OPERATORS = (
         name="grouped_linear",
         autocast="lower",
         flops=_flops,
-        reference=_reference,
+        reference=grouped_reference,
         fake=_fake,
         shapes=("with_last(x, weight[1])",),
         backward=_backward,

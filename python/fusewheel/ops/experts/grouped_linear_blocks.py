@@ -72,7 +72,10 @@ def grouped_linear_blocks(
     return y
 
 
-def _reference(x: Tensor, blocks: Tensor, kind: int, ends: Tensor, bias: Tensor | None) -> Tensor:
+def grouped_blocks_reference(
+    x: Tensor, blocks: Tensor, kind: int, ends: Tensor, bias: Tensor | None
+) -> Tensor:
+    """The same in PyTorch's operators."""
     y = x.new_zeros((x.shape[0], blocks.shape[1]))
     for e, rows in enumerate(groups_of("grouped_linear_blocks", ends, ("x", x))):
         weight = factor_of(x, blocks[e], kind)
@@ -81,16 +84,18 @@ def _reference(x: Tensor, blocks: Tensor, kind: int, ends: Tensor, bias: Tensor 
     return y
 
 
-def _check_blocks(op: str, blocks: Tensor, kind: int, x: Argument) -> BlockFormat:
-    check_same_device(op, ("blocks", blocks), x)
-    if blocks.dtype != torch.uint8:
-        fail(op, f"blocks must be uint8, got {describe(blocks.dtype)}")
+def check_group_blocks(op: str, blocks: Argument, kind: int, x: Argument) -> BlockFormat:
+    """Raises an error unless there are rows of blocks of their format for each group."""
+    name, tensor = blocks
+    check_same_device(op, blocks, x)
+    if tensor.dtype != torch.uint8:
+        fail(op, f"{name} must be uint8, got {describe(tensor.dtype)}")
     format = format_of(op, kind)
-    if blocks.dim() != 4 or blocks.shape[3] != format.bytes:
+    if tensor.dim() != 4 or tensor.shape[3] != format.bytes:
         fail(
             op,
-            f"blocks must have shape [groups, out features, blocks, {format.bytes}] for "
-            f"{format.name}, got {list(blocks.shape)}",
+            f"{name} must have shape [groups, out features, blocks, {format.bytes}] for "
+            f"{format.name}, got {list(tensor.shape)}",
         )
     return format
 
@@ -98,7 +103,7 @@ def _check_blocks(op: str, blocks: Tensor, kind: int, x: Argument) -> BlockForma
 def _fake(x: Tensor, blocks: Tensor, kind: int, ends: Tensor, bias: Tensor | None) -> Tensor:
     op, argument = "grouped_linear_blocks", ("x", x)
     check_floating(op, argument)
-    format = _check_blocks(op, blocks, kind, argument)
+    format = check_group_blocks(op, ("blocks", blocks), kind, argument)
     check_group_rows(op, argument, blocks.shape[2] * format.weights, "in features")
     check_ends(op, ends, blocks.shape[0], argument)
     if bias is not None:
@@ -134,7 +139,7 @@ def _backward_reference(grad: Tensor, blocks: Tensor, kind: int, ends: Tensor) -
 def _backward_fake(grad: Tensor, blocks: Tensor, kind: int, ends: Tensor) -> Tensor:
     op, argument = "grouped_linear_blocks_backward", ("grad", grad)
     check_floating(op, argument)
-    format = _check_blocks(op, blocks, kind, argument)
+    format = check_group_blocks(op, ("blocks", blocks), kind, argument)
     check_group_rows(op, argument, blocks.shape[1], "out features")
     check_ends(op, ends, blocks.shape[0], argument)
     return with_features(grad, blocks.shape[2] * format.weights)
@@ -244,7 +249,7 @@ OPERATORS = (
         name="grouped_linear_blocks",
         autocast=None,
         flops=_flops,
-        reference=_reference,
+        reference=grouped_blocks_reference,
         fake=_fake,
         shapes=("with_last(x, blocks[1])",),
         backward=_backward,
