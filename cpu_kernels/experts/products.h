@@ -1,10 +1,11 @@
 // The products of groups of rows, each with its own weight, on all threads.
 #pragma once
 
+#include <fusewheel/experts/groups.h>
+#include <torch/csrc/stable/ops.h>
+
 #include <algorithm>
 #include <vector>
-
-#include <fusewheel/experts/groups.h>
 
 #include "in_turn.h"
 #include "matmul/matmul.h"
@@ -31,7 +32,8 @@ inline int64_t bytes_of(const LinearWeight& weight) {
 }
 
 // Of a weight, that a thread reads on its own.
-constexpr int64_t kStretchBytes = int64_t{1} << 19;
+constexpr int64_t kMostStretchBytes = int64_t{1} << 20;
+constexpr int64_t kFewestStretchBytes = int64_t{1} << 16;
 
 // Products of different sizes, which share the threads: each is cut into parts of a few tasks.
 class Products {
@@ -45,10 +47,14 @@ class Products {
     }
     const MatmulPlan own = FUSEWHEEL_SELECT(matmul_plan)(product);
     // Neighbouring tasks share what they pack. With one row they read one stretch of memory, which is
-    // fast when it is long.
-    const int64_t together =
-        product.m > 1 ? 4 : std::max<int64_t>(kStretchBytes * own.tasks / bytes_of(product.weight), 1);
-    const int64_t parts = (own.tasks + together - 1) / together;
+    // fast when it is long; stretches are alike, or a short rest would be one more beginning. Each
+    // thread gets one, or a few experts would be read by as few threads.
+    const auto divide_up = [](int64_t value, int64_t unit) { return (value + unit - 1) / unit; };
+    const int64_t bytes = bytes_of(product.weight);
+    const int64_t stretches = std::max(divide_up(bytes, kMostStretchBytes),
+                                       std::min(threads_, divide_up(bytes, kFewestStretchBytes)));
+    const int64_t together = product.m > 1 ? 4 : divide_up(own.tasks, stretches);
+    const int64_t parts = divide_up(own.tasks, together);
     products_.push_back({product, group, together, own.tasks});
     firsts_.push_back(plan.tasks);
     plan.tasks += parts;
@@ -82,6 +88,7 @@ class Products {
     int64_t together;  // tasks of a part
     int64_t tasks;     // in all
   };
+  int64_t threads_ = torch::stable::get_num_threads();
   std::vector<Product> products_;
   std::vector<int64_t> firsts_;  // the number of the first part of each
 };

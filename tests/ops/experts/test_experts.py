@@ -135,16 +135,19 @@ def test_another_routing_compiles_nothing_new():
             torch.testing.assert_close(compiled(x, own, weights, *rest), want)
 
 
-def test_bad_arguments():
-    indices, floats = case(torch.float32)
+@pytest.mark.parametrize("tokens", [9, 8])
+def test_bad_arguments(tokens):
+    """In the same words by one operator, which checks itself, as by several."""
+    indices, floats = case(torch.float32, tokens)
+    floats = [t.detach() for t in floats]
     x, weights, *rest = floats
     with pytest.raises(ValueError, match=r"activation must be 'silu', .*got 'relu'"):
         fusewheel.experts(x, indices, weights, *rest, activation="relu")
     with pytest.raises(RuntimeError, match="indices must be int32 or int64, got float32"):
         fusewheel.experts(x, indices.float(), weights, *rest)
-    with pytest.raises(RuntimeError, match=r"indices must have shape \[9, k\].*got \[8, 3\]"):
+    with pytest.raises(RuntimeError, match=rf"indices must have shape \[{tokens}, k\].*, 3\]"):
         fusewheel.experts(x, indices[1:], weights, *rest)
-    with pytest.raises(RuntimeError, match=r"weights must have shape \[9, 3\].*got \[9, 2\]"):
+    with pytest.raises(RuntimeError, match=rf"weights must have shape \[{tokens}, 3\].*, 2\]"):
         fusewheel.experts(x, indices, weights[:, 1:], *rest)
     with pytest.raises(RuntimeError, match=r"x must have shape \[tokens, features\], got \[24\]"):
         fusewheel.experts(x[0], indices, weights, *rest)

@@ -107,12 +107,8 @@ def mixture(
     """
     if isinstance(first, Layers) and isinstance(last, Layers):
         for number, activation in enumerate(ACTIVATIONS):
-            if between is activation and _takes_one_call(x, weights, first, last):
-                y: Tensor = _experts(
-                    *(x, indices, weights, first.weight, first.kind, first.bias),
-                    *(last.weight, last.kind, last.bias, number),
-                )
-                return y
+            if between is activation and takes_one_call(x, weights, first, last):
+                return one_call(x, indices, weights, first, last, number)
     return by_layers(x, indices, weights, first, between, last, experts)
 
 
@@ -136,14 +132,25 @@ def by_layers(
 _experts = short_way("experts")
 
 
+def one_call(
+    x: Tensor, indices: Tensor, weights: Tensor, first: Layers, last: Layers, activation: int
+) -> Tensor:
+    """The same by one operator; `activation` is a number in `ACTIVATIONS`."""
+    y: Tensor = _experts(
+        *(x, indices, weights, first.weight, first.kind, first.bias),
+        *(last.weight, last.kind, last.bias, activation),
+    )
+    return y
+
+
 def apply(layers: Layers | Callable[[Tensor, Tensor], Tensor], x: Tensor, ends: Tensor) -> Tensor:
     """Rows sorted by expert, whose ends these are, through linear layers."""
     return layers.apply(x, ends) if isinstance(layers, Layers) else layers(x, ends)
 
 
-def _takes_one_call(x: Tensor, weights: Tensor, first: Layers, last: Layers) -> bool:
+def takes_one_call(x: Tensor, weights: Tensor, first: Layers, last: Layers) -> bool:
     """Whether the operator `experts` is faster, and does the same."""
-    if x.device.type != "cpu" or not _is_few(x.shape[0]):
+    if x.device.type != "cpu" or x.dim() != 2 or not _is_few(x.shape[0]):
         return False
     if weights.dtype == torch.float64 and x.dtype != torch.float64:
         return False

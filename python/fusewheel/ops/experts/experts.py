@@ -26,7 +26,14 @@ from fusewheel.ops._rows import wide
 from fusewheel.ops.choices import Activation
 from fusewheel.ops.experts import _experts as inputs
 from fusewheel.ops.experts._groups import check_weights
-from fusewheel.ops.experts._mixture import ACTIVATIONS, Layers, by_layers, mixture, order_of
+from fusewheel.ops.experts._mixture import (
+    ACTIVATIONS,
+    Layers,
+    by_layers,
+    one_call,
+    order_of,
+    takes_one_call,
+)
 from fusewheel.ops.experts.grouped_linear import grouped_reference
 from fusewheel.ops.experts.grouped_linear_blocks import check_group_blocks, grouped_blocks_reference
 from fusewheel.ops.linear._blocks import format_of
@@ -79,17 +86,20 @@ def experts(
         ValueError: `activation` is not one of the three.
         RuntimeError: a dtype, shape or device is not as above.
     """
+    if activation not in _NAMES:
+        message = "activation must be 'silu', 'gelu' or 'gelu_tanh'"
+        raise ValueError(f"experts: {message}, got {activation!r}")
+    number = _NAMES.index(activation)
+    first, last = Layers(gate_up, gate_up_bias), Layers(down, down_bias)
+    if takes_one_call(x, weights, first, last):
+        return one_call(x, indices, weights, first, last, number)  # which checks the same
     names = ("x", "indices", "weights", "gate_up", "down", "gate_up_bias", "down_bias")
     optional = (False,) * 5 + (True, True)
     given = (x, indices, weights, gate_up, down, gate_up_bias, down_bias)
     check_tensors("experts", names, optional, given)
-    first, last = Layers(gate_up, gate_up_bias), Layers(down, down_bias)
     _check(x, indices, weights, first, last)
-    if activation not in _NAMES:
-        message = "activation must be 'silu', 'gelu' or 'gelu_tanh'"
-        raise ValueError(f"experts: {message}, got {activation!r}")
-    between = ACTIVATIONS[_NAMES.index(activation)]
-    return mixture(x, indices, weights, first, between, last, gate_up.shape[0])
+    between = ACTIVATIONS[number]
+    return by_layers(x, indices, weights, first, between, last, gate_up.shape[0])
 
 
 def _sizes(name: str, layers: Layers, x: Tensor) -> tuple[int, int, int]:
