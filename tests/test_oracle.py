@@ -243,8 +243,8 @@ def test_a_float32_mean_of_half_numbers_is_as_good_in_another_order():
     for _ in range(ROUNDS):
         x = torch.randn(255, 123).bfloat16()
         assert_call_as_good_as_eager(compute, own, mean, (x,), "output")
-        with pytest.raises(AssertionError, match="output"):
-            assert_call_as_good_as_eager(compute, in_half, mean, (x,), "output")
+    with pytest.raises(AssertionError, match="output"):
+        assert_call_as_good_as_eager(compute, in_half, mean, (x,), "output")
 
 
 @pytest.mark.parametrize("fault", [0.0, 1e-5])

@@ -80,6 +80,13 @@ RULES = (
         "Layers that are not computed together give the same bits.",
         old=r"true|.*\.is_linear = true|.*\.beside = .*",
     ),
+    Rule(
+        ("cpu",),
+        r"result != kUnused && ",
+        "Layers that are not computed together give the same bits.",
+        inside=r"\bbool reads\(",
+        new=r"!\(.*",
+    ),
     Rule(KERNELS, r"prefetch|\basks\b", "The processor may be told early or late."),
     Rule(KERNELS, "", "The processor may be told early or late.", inside="prefetch"),
     Rule(

@@ -50,21 +50,38 @@ class Stream:
         self.waited.add(other)
 
 
+class WarmUp(TorchDispatchMode):
+    """Counts kernels: libraries take their memory at the first, which no graph may capture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.kernels += 1
+        return func(*args, **(kwargs or {}))
+
+
 class Streams:
     """A stream that is current, and those beside it: each must wait for the other."""
 
     def __init__(self) -> None:
         self.current = Stream()
         self.beside: set[Stream] = set()
+        self.warm_up = WarmUp()
 
     @contextlib.contextmanager
     def use(self, stream: Stream) -> Iterator[None]:
         assert self.current in stream.waited, "the stream beside did not wait"
         self.beside.add(stream)
-        yield
+        with self.warm_up:
+            yield
 
     def capture(self, graph: Graph) -> Graph:
         assert self.beside and self.beside <= self.current.waited, "capture did not wait"
+        assert self.warm_up.kernels, "nothing ran before the capture"
         return graph
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.fx import Node
 
-from fusewheel.compiler.ir.metadata import dtype_of, tensor_of
+from fusewheel.compiler.ir.metadata import dtype_of
 from fusewheel.compiler.ir.pattern import Builder, Context, Match, Pattern, require, users_of
 from fusewheel.compiler.read.loss_rows import Rows, implicit_casts, rows_of
 from fusewheel.compiler.read.losses import ANCHORS, LossCall, loss_of
@@ -41,17 +41,13 @@ def _best(loss: LossCall, found: list[Rows]) -> Rows:
         require(bool(found), f"the class weights are {dtype}")
     # If capped logits are used elsewhere too, they have to be computed anyway.
     found = [rows for rows in found if _is_private(loss, rows)] or found
-    return min(found, key=lambda rows: (rows.softcap == 0, _item_size(rows.node)))
+    wide = dtype_of(loss.logits)
+    return min(found, key=lambda rows: (rows.softcap == 0, dtype_of(rows.node) == wide))
 
 
 def _is_private(loss: LossCall, rows: Rows) -> bool:
     inside = rows.own | {loss.root}
     return all(user in inside for node in rows.own for user in users_of(node))
-
-
-def _item_size(node: Node) -> int:
-    tensor = tensor_of(node)
-    return 0 if tensor is None else tensor.element_size()
 
 
 PATTERN = Pattern(
