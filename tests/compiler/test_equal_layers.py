@@ -10,17 +10,22 @@ import pytest
 import torch
 from compiler.test_caches import OPTIONS, build
 from compiler.test_models import tokens
+from fusewheel.compiler.entry import repeated_layers
 from fusewheel.compiler.entry.direct import DirectCalls
+from fusewheel.compiler.entry.equal_layers import computed
 from nightly import NIGHTLY
 from torch._dynamo.utils import counters
 
 LAYERS = 4
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def by_dynamo(monkeypatch: Any) -> None:
     """Every call is traced by Dynamo."""
     monkeypatch.setattr(DirectCalls, "program", lambda *_: None)
+
+
+traced = pytest.mark.usefixtures("by_dynamo")
 
 
 def captured(model: Any, *, freeze: bool) -> tuple[torch.Tensor, int, int]:
@@ -40,6 +45,7 @@ def captured(model: Any, *, freeze: bool) -> tuple[torch.Tensor, int, int]:
 MORE = [pytest.param(name, marks=NIGHTLY) for name in ("Qwen3", "Olmo2", "Phi3")]
 
 
+@traced
 @pytest.mark.parametrize("name", ["Llama", *MORE])
 def test_one_layer_is_traced(name: str) -> None:
     model = build(name, num_hidden_layers=LAYERS)
@@ -50,6 +56,7 @@ def test_one_layer_is_traced(name: str) -> None:
     assert calls < more_calls / 2
 
 
+@traced
 def test_layers_that_differ_are_traced_again() -> None:
     """Here in a number that the second layer has for itself."""
     model = build("Llama", num_hidden_layers=LAYERS)
@@ -59,6 +66,7 @@ def test_layers_that_differ_are_traced_again() -> None:
     assert torch.equal(text, model.generate(torch.arange(3, 12)[None], max_new_tokens=6, **OPTIONS))
 
 
+@traced
 def test_a_graph_without_all_parameters() -> None:
     """As if torch had taken the weights of one layer for all: every layer is traced."""
     model = build("Llama", num_hidden_layers=LAYERS)
@@ -77,3 +85,70 @@ def test_forwards_are_put_back() -> None:
     fusewheel.freeze(model, options={"inner": "none"})
     model(tokens(5))
     assert ["forward" in vars(layer) for layer in model.model.layers] == [False, True, False, False]
+
+
+def runs(monkeypatch: pytest.MonkeyPatch, model: Any, length: int = 9) -> list[int]:
+    """The numbers of the layers that ran while a frozen model was captured, in order.
+
+    Its text must be that of the model itself.
+    """
+    ran: list[int] = []
+
+    def noting(layer: Any, *given: Any) -> Any:
+        ran.append(layer.self_attn.layer_idx)
+        return computed(layer, *given)
+
+    monkeypatch.setattr(repeated_layers, "computed", noting)
+    ids = torch.arange(3, 3 + length)[None]
+    expected = model.generate(ids, max_new_tokens=6, **OPTIONS)
+    twin = fusewheel.freeze(copy.deepcopy(model), options={"inner": "engine"})
+    counters.clear()
+    assert torch.equal(twin.generate(ids, max_new_tokens=6, **OPTIONS), expected)
+    assert counters["stats"]["unique_graphs"] == 0
+    assert counters["fusewheel"]["append"] == 4 * LAYERS
+    return ran
+
+
+@pytest.mark.parametrize("name", ["Llama", *MORE])
+def test_one_layer_is_captured(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the prompt and for a token."""
+    assert runs(monkeypatch, build(name, num_hidden_layers=LAYERS)) == [0, 0]
+
+
+def test_captured_weights_may_be_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("Llama", num_hidden_layers=LAYERS)
+    fusewheel.quantize_(model, "int8")
+    assert runs(monkeypatch, model) == [0, 0]
+
+
+def _scaling(layers: Any) -> None:
+    layers[1].self_attn.scaling = 1.0
+
+
+def _kind(layers: Any) -> None:
+    layers[1].mlp.act_fn = torch.nn.Sigmoid()
+
+
+def _quantized(layers: Any) -> None:
+    fusewheel.quantize_(layers[1], "int8")
+
+
+def _shared(layers: Any) -> None:
+    """Its gate and up projection are one weight."""
+    layers[1].mlp.up_proj.weight = layers[1].mlp.gate_proj.weight
+
+
+def _width(layers: Any) -> None:
+    for old, rows in (("gate_proj", True), ("up_proj", True), ("down_proj", False)):
+        weight = getattr(layers[1].mlp, old).weight
+        half = weight[: len(weight) // 2] if rows else weight[:, : weight.shape[1] // 2]
+        getattr(layers[1].mlp, old).weight = torch.nn.Parameter(half.detach().clone())
+
+
+@pytest.mark.parametrize("differs", [_scaling, _kind, _quantized, _shared, _width])
+def test_a_layer_that_differs_is_captured_itself(
+    differs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build("Llama", num_hidden_layers=LAYERS)
+    differs(model.model.layers)
+    assert runs(monkeypatch, model) == [0, 1] * 2

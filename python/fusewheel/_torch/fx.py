@@ -103,6 +103,27 @@ class Fakes:
         fake: torch.Tensor = self.mode.from_tensor(tensor, static_shapes=True)
         return fake
 
+    def again(self, fake: torch.Tensor, memories: dict[int, torch.Tensor]) -> torch.Tensor:
+        """Another tensor with the sizes, strides and dtype of a fake one.
+
+        Args:
+            fake: what to make again.
+            memories: by `storage_key`, the tensor whose memory takes the place of a fake one's. It
+                is given new memory if there is none, which is added.
+        """
+        from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
+
+        key = storage_key(fake)
+        base = memories.get(key)
+        with in_kernel_invocation_manager(self.mode), self._shapes.suppress_guards():
+            if base is None:
+                copy = torch._lazy_clone(fake)
+            else:
+                copy = base.as_strided(fake.shape, fake.stride(), fake.storage_offset())
+        made: torch.Tensor = FakeTensor(self.mode, copy, fake.device)
+        memories.setdefault(key, made)
+        return made
+
     def conditions(self) -> list[Any]:
         """What must hold of the symbols for what was computed with them, in sympy."""
         return [guard.expr for guard in self._shapes.guards]

@@ -8,9 +8,10 @@ known.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from fusewheel._torch.fx import Fakes, is_fake, module_of
+from fusewheel._torch.fx import Fakes, is_fake, module_of, storage_key
 
 _TORCH = torch.__path__[0]
 _WRITING = frozenset({"__setitem__", "__delitem__", "__set__", "__delete__"})
@@ -40,6 +41,7 @@ class Capture(TorchFunctionMode):
     Attributes:
         fakes: makes the arguments.
         used: the tensors of the function that the graph takes in front of its arguments, in order.
+        calls: the nodes that are no inputs, in order.
     """
 
     def __init__(self, tensors: Mapping[int, str]) -> None:
@@ -51,6 +53,8 @@ class Capture(TorchFunctionMode):
         self._first: Node | None = None  # of the arguments
         self._nodes: dict[int, Node] = {}  # by the `id` of a fake tensor
         self._sizes: dict[Any, Node] = {}  # by symbol
+        self._inputs: dict[int, Node] = {}  # by the `id` of a tensor of the function
+        self.calls: list[Node] = []
         self._kept: list[Any] = []  # an `id` must not be used again
 
     def argument(self, name: str, fake: Tensor) -> Tensor:
@@ -73,7 +77,7 @@ class Capture(TorchFunctionMode):
         for size in self._sizes.values():
             if not size.users:
                 self._graph.erase_node(size)
-        self._graph.output(tuple(self._node(output) for output in outputs))
+        self._graph.output(tuple(self.node(output) for output in outputs))
         return module_of(self._graph)
 
     def __torch_function__(
@@ -90,7 +94,52 @@ class Capture(TorchFunctionMode):
             self._note(node, result)
         return result
 
+    def again(
+        self, calls: Sequence[Node], instead: Mapping[Node, Node]
+    ) -> Callable[[Tensor], Tensor]:
+        """Write calls once more, with other arguments.
+
+        Args:
+            calls: nodes of `calls`.
+            instead: arguments of these, each with what takes its place.
+
+        Returns:
+            a function that gives for a result of these calls the one that takes its place.
+        """
+        nodes = dict(instead)
+        values = [
+            (old.meta["example_value"], new.meta["example_value"]) for old, new in nodes.items()
+        ]
+        made = {id(old): new for old, new in values}
+        memories = {storage_key(old): new for old, new in values}
+        for old in calls:
+            node = nodes[old] = self._graph.node_copy(old, lambda used: nodes.get(used, used))
+            value = self._again(old.meta["example_value"], made, memories)
+            node.meta = {**old.meta, "example_value": value}
+            self.calls.append(node)
+            self._kept.append(value)
+            if isinstance(value, Tensor):
+                self._nodes[id(value)] = node
+        return lambda result: made.get(id(result), result)
+
+    def _again(self, value: Any, made: dict[int, Tensor], memories: dict[int, Tensor]) -> Any:
+        if not isinstance(value, Tensor):
+            return tuple(self._again(item, made, memories) for item in value)
+        if id(value) not in made:
+            made[id(value)] = self.fakes.again(value, memories)
+        return made[id(value)]
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """A block whose calls are not written."""
+        self.__exit__(None, None, None)
+        try:
+            yield
+        finally:
+            self.__enter__()
+
     def _note(self, node: Node, result: Any) -> None:
+        self.calls.append(node)
         self._kept.append(result)
         if isinstance(result, Tensor):
             if not is_fake(result):
@@ -105,6 +154,16 @@ class Capture(TorchFunctionMode):
         else:
             raise CannotCapture(f"{node.target} returns a {type(result).__name__}")
 
+    def input(self, tensor: Tensor) -> Node:
+        """The input of the graph that stands for a tensor of the function."""
+        if id(tensor) not in self._inputs:
+            self._known(tensor)
+        return self._inputs[id(tensor)]
+
+    def is_used(self, tensor: Tensor) -> bool:
+        """Whether a tensor of the function was an argument of any call."""
+        return id(tensor) in self._inputs
+
     def _known(self, value: Any) -> Any:
         """The fake of a tensor of the function; any other value as it is."""
         if not isinstance(value, Tensor) or is_fake(value):
@@ -116,7 +175,7 @@ class Capture(TorchFunctionMode):
         if id(fake) not in self._nodes:
             self.used.append(value)
             with self._graph.inserting_before(self._first):
-                self._placeholder(name, fake)
+                self._inputs[id(value)] = self._placeholder(name, fake)
         return fake
 
     def _placeholder(self, name: str, fake: Tensor) -> Node:
@@ -129,14 +188,19 @@ class Capture(TorchFunctionMode):
     def _argument(self, value: Any) -> Any:
         """What stands for a value in the graph."""
         if isinstance(value, Tensor):
-            return self._node(value)
+            return self.node(value)
         if isinstance(value, torch.SymInt):
             return self._size(value.node.expr)
         if isinstance(value, (torch.SymFloat, torch.SymBool)):
             raise CannotCapture("it computes with a symbol that is no size")
         return value
 
-    def _node(self, value: Tensor) -> Node:
+    def node(self, value: Tensor) -> Node:
+        """The last call that gave a tensor, or the argument that it is.
+
+        Raises:
+            CannotCapture: if none is known.
+        """
         node = self._nodes.get(id(value))
         if node is None:
             raise CannotCapture("a tensor was made in a way that no graph shows")

@@ -25,7 +25,9 @@ from fusewheel._core.garbage import without_collections
 from fusewheel._core.progress import working
 from fusewheel._torch.modules import has_global_hooks, has_hooks
 from fusewheel.compiler.entry.capture import CannotCapture, Capture
+from fusewheel.compiler.entry.equal_layers import forwards, replaced
 from fusewheel.compiler.entry.language_call import LanguageCall, grown_strides, read_call
+from fusewheel.compiler.entry.repeated_layers import RepeatedLayers
 from fusewheel.compiler.entry.unchanged import Unchanged, same
 
 _log = logging.getLogger("fusewheel.compiler")
@@ -109,9 +111,10 @@ class DirectCalls:
             raise CannotCapture("a module has hooks")
         named = (*model.named_parameters(), *model.named_buffers())
         capture = Capture({id(tensor): name for name, tensor in named})
+        layers_once = forwards(model, lambda: RepeatedLayers(capture))
         before = Unchanged(model)
         try:
-            with torch.no_grad(), capture.fakes.mode:
+            with torch.no_grad(), capture.fakes.mode, replaced(layers_once):
                 given = {**kwargs, **_fake_arguments(call, capture)}
                 with capture:
                     result = model._call_impl(**given)

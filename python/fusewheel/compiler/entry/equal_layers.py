@@ -1,15 +1,16 @@
-"""Equal layers of a language model, of which Dynamo traces one and repeats its operations.
+"""Equal layers of a language model, of which one is traced and its operations are repeated.
 
-Tracing takes most of the time of compiling. PyTorch can repeat what it has traced of a function of
-tensors. A layer of transformers is none, because it writes to its cache. So while a frozen model is
-compiled, its layers are given keys and values and return them, and the cache is written outside.
+Tracing takes most of the time of compiling. Dynamo can repeat what it has traced of a function of
+tensors, and so can `fusewheel.compiler.entry.repeated_layers`. A layer of transformers is none,
+because it writes to its cache. So while a frozen model is compiled, its layers are given keys and
+values and return them, and the cache is written outside.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import MethodType
 from typing import Any
 
@@ -41,19 +42,8 @@ class EqualLayers:
     def __init__(self, model: torch.nn.Module) -> None:
         self.mixed_up = False
         self._tracing = False
-        self._forwards: list[tuple[torch.nn.Module, Forward]] = []
-        caches = sys.modules.get("transformers.cache_utils")
-        if caches is None or not repeats_calls():
-            return
-        kinds = caches.DynamicCache, caches.DynamicLayer
-        for layers in model.modules():
-            if not isinstance(layers, torch.nn.ModuleList) or len(layers) < 2:
-                continue
-            if all(map(_is_known, layers)):
-                forward = _forward(repeated(_computed), kinds)
-                # Methods: Dynamo must know where a layer comes from, or it repeats the first one
-                # with its weights.
-                self._forwards += [(layer, MethodType(forward, layer)) for layer in layers]
+        can = repeats_calls()
+        self._forwards = forwards(model, lambda: repeated(computed)) if can else []
 
     @contextlib.contextmanager
     def traced_once(self) -> Iterator[None]:
@@ -62,19 +52,12 @@ class EqualLayers:
             # The keys of an empty cache have the dtype of what comes in.
             yield
             return
-        # Who has replaced a layer's forward wants it called.
-        replaced = [(layer, own) for layer, own in self._forwards if "forward" not in vars(layer)]
-        for layer, own in replaced:
-            vars(layer)["forward"] = own
         self._tracing = True
         try:
-            with configured(inline_invoke_subgraph=True):
+            with replaced(self._forwards), configured(inline_invoke_subgraph=True):
                 yield
         finally:
             self._tracing = False
-            for layer, own in replaced:
-                if vars(layer).get("forward") is own:
-                    del vars(layer)["forward"]
 
     def check(self, inputs: int) -> None:
         """Refuse a graph that has fewer inputs than all layers have parameters.
@@ -86,6 +69,46 @@ class EqualLayers:
         if self._tracing and inputs < count:
             self.mixed_up = True
             raise RuntimeError(f"the graph has {inputs} inputs, the layers {count} parameters")
+
+
+def forwards(
+    model: torch.nn.Module, once: Callable[[], Callable[..., Any]]
+) -> list[tuple[torch.nn.Module, Forward]]:
+    """The layers of a model that may be equal, each with a `forward` that calls what `once` makes.
+
+    Args:
+        model: the model.
+        once: makes, for each list of layers, a function like `computed`.
+    """
+    found: list[tuple[torch.nn.Module, Forward]] = []
+    caches = sys.modules.get("transformers.cache_utils")
+    if caches is None:
+        return found
+    kinds = caches.DynamicCache, caches.DynamicLayer
+    for layers in model.modules():
+        if not isinstance(layers, torch.nn.ModuleList) or len(layers) < 2:
+            continue
+        if all(map(_is_known, layers)):
+            forward = _forward(once(), kinds)
+            # Methods: Dynamo must know where a layer comes from, or it repeats the first one with
+            # its weights.
+            found += [(layer, MethodType(forward, layer)) for layer in layers]
+    return found
+
+
+@contextlib.contextmanager
+def replaced(layers: Sequence[tuple[torch.nn.Module, Forward]]) -> Iterator[None]:
+    """A block in which layers have other forwards."""
+    # Who has replaced a layer's forward wants it called.
+    own = [(layer, forward) for layer, forward in layers if "forward" not in vars(layer)]
+    for layer, forward in own:
+        vars(layer)["forward"] = forward
+    try:
+        yield
+    finally:
+        for layer, forward in own:
+            if vars(layer).get("forward") is forward:
+                del vars(layer)["forward"]
 
 
 def _is_known(layer: torch.nn.Module) -> bool:
@@ -105,7 +128,7 @@ class _Rows:
         return self.keys, self.values
 
 
-def _computed(
+def computed(
     layer: torch.nn.Module,
     hidden: Tensor,
     keys: Tensor,
