@@ -27,6 +27,8 @@ html_css_files = ["site.css"]
 # In docstrings a word between single backticks is code.
 default_role = "code"
 pygments_style = "default"
+# A block that names no language is what a program printed.
+highlight_language = "none"
 # Two hyphens stay two: they begin options.
 smartquotes_action = "q"
 
@@ -68,6 +70,12 @@ def _dashes(app: Any, tree: Any, name: str) -> None:
             text.parent.replace(text, nodes.Text(" \N{EN DASH} "))
 
 
+def _pictures(app: Any, tree: Any, name: str) -> None:
+    """Pictures as wide as the page; Sphinx makes those with a width links to the file."""
+    for picture in tree.findall(nodes.image):
+        picture["width"] = "100%"
+
+
 for _field in PyObject.doc_field_types:
     if _field.name == "variable":
         _field.label = "Attributes"
@@ -76,6 +84,7 @@ for _field in PyObject.doc_field_types:
 def setup(app: Any) -> None:
     """Sphinx calls this."""
     app.connect("doctree-resolved", _dashes)
+    app.connect("doctree-resolved", _pictures)
     app.connect("autodoc-process-docstring", _tables)
     # Before the extension that reads the sections of docstrings.
     app.connect("autodoc-process-docstring", _returns, priority=400)

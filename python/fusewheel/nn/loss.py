@@ -72,7 +72,7 @@ class LinearCrossEntropyLoss(torch.nn.Module):
 
     Args:
         in_features: the features of a row.
-        num_classes: C.
+        num_classes: the number of classes.
         bias: whether the linear layer has a bias; default False.
         device: of the linear layer; default None, which means torch's default.
         dtype: of the linear layer; default None, which means torch's default.
