@@ -4,7 +4,7 @@
 // other in memory. It reads the keys for the scores of all queries, then the values for their sums.
 // What a task computes depends on its keys alone: the same bits for any number of threads.
 
-#include "decode_shares.h"
+#include "decode_digits.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 namespace {
@@ -13,40 +13,53 @@ namespace {
 constexpr int64_t kFewValues = 32;
 
 template <typename A, typename E>
-void score_keys(const DecodeArgs& args, const Part& part, const Room<A>& room) {
+void score_keys(const DecodeArgs& args, const Part& part, const Room<A>& room,
+                DigitScores& digits) {
   const auto& shape = args.shape;
   constexpr int64_t lanes = kLanes<A>;
   const int64_t group = shape.heads / shape.kv_heads;
+  const int64_t stride = args.plan.stride;
+  const A* prepared =
+      static_cast<const A*>(args.prepared) +
+      (part.sequence * shape.kv_heads + part.head) * shape.queries * group * stride;
+  if constexpr (sizeof(E) == 1 && sizeof(A) == sizeof(float)) {
+    digits.prepare(prepared, stride);
+  }
+  for (int64_t h = 0; sizeof(E) == 1 && h < shape.task_heads; ++h) {
+    take_scales(args, part, args.k_scales, part.head + h, room.key_scales,
+                room.factors + h * kRoom);
+  }
   const A cap = static_cast<A>(shape.softcap);
   for (int64_t key = part.keys.begin / lanes * lanes; key < part.keys.end; key += lanes) {
     for (int64_t h = 0; h < shape.task_heads; ++h) {
       const int64_t head = part.head + h;
       const E* keys = static_cast<const E*>(args.k.data) + head * args.k.head;
-      Vec<A> factors = {};
-      if constexpr (sizeof(E) == 1) {
-        factors = scales_of<A>(args, part, args.k_scales, head, room.key_scales, key);
-      }
+      bool taken = false;
       for_few(shape, h, kFewQueries, [&](const Few& few) {
         const Range seen = part.seen_by(args, few.query);
         if (key + lanes <= seen.begin || key >= seen.end) {
           return;
         }
-        const int64_t own = (part.sequence * shape.kv_heads + head) * shape.queries + few.query;
-        const A* q = static_cast<const A*>(args.prepared) +
-                     (own * group + few.member) * args.plan.stride;
+        Vec<A> found[kFewQueries];
+        bool done = false;
+        if constexpr (sizeof(E) == 1 && sizeof(A) == sizeof(float)) {
+          done = digits.score(few, keys, room.keys + key, &taken, found);
+        }
+        if (!done) {
+          const A* q = prepared + ((h * shape.queries + few.query) * group + few.member) * stride;
+          for_queries(few.count, [&](auto count) {
+            constexpr int queries = decltype(count)::value;
+            score<A, E, queries>(q, stride, keys, room.keys + key, shape.size, found);
+          });
+        }
         A* scores = scores_of(shape, room, few) + key;
-        for_queries(few.count, [&](auto count) {
-          constexpr int queries = decltype(count)::value;
-          Vec<A> found[queries];
-          score<A, E, queries>(q, args.plan.stride, keys, room.keys + key, shape.size, found);
-          for (int i = 0; i < queries; ++i) {
-            Vec<A> value = found[i];
-            if constexpr (sizeof(E) == 1) {
-              value *= factors;
-            }
-            store(scores + i * kRoom, cap > 0 ? tanh(value / cap) * cap : value);
+        for (int64_t i = 0; i < few.count; ++i) {
+          Vec<A> value = found[i];
+          if constexpr (sizeof(E) == 1) {
+            value *= load(room.factors + h * kRoom + key);
           }
-        });
+          store(scores + i * kRoom, cap > 0 ? tanh(value / cap) * cap : value);
+        }
       });
     }
   }
@@ -102,14 +115,17 @@ template <typename A, typename E>
 void attend(const DecodeArgs& args, int64_t index, void* memory) {
   const Part part(args, index);
   Scratch scratch(memory);
-  const Room<A> room(args.shape, scratch);
+  Room<A> room(args.shape, scratch);
+  DigitScores digits(args.shape, scratch);
   find(args, part, args.k, room.keys);
-  find(args, part, args.v, room.values);
-  if constexpr (sizeof(E) == 1) {
+  room.values = find(args, part, args.v, args.k, room.keys, room.values);
+  if (sizeof(E) == 1 && !in_row(args, args.k_scales)) {
     find(args, part, args.k_scales, room.key_scales);
+  }
+  if (sizeof(E) == 1 && !in_row(args, args.v_scales)) {
     find(args, part, args.v_scales, room.value_scales);
   }
-  score_keys<A, E>(args, part, room);
+  score_keys<A, E>(args, part, room, digits);
   ask_for_values<A, E>(args, part, room);
   share_keys<A, E>(args, part, room, [] {});
   add_shares<A, E>(args, part, room);
@@ -139,6 +155,7 @@ DecodePlan attention_decode_plan(const DecodeShape& shape) {
     using A = decltype(wide);
     Scratch counter(nullptr);
     const Room<A> room(shape, counter);
+    const DigitScores digits(shape, counter);
     plan = {up_to_multiple(shape.size, kPairOf<A>), up_to_multiple(shape.value_size, kPairOf<A>),
             counter.bytes()};
   });

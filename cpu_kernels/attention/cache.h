@@ -104,7 +104,8 @@ FUSEWHEEL_INLINE void ask_for(const E* row, int64_t columns) {
   }
 }
 
-// What is to be read while the row at[0] is.
+// What is to be read soon, while the row at[0] is. Asked for in step with the products, since what is
+// asked for at once is waited for.
 template <typename E>
 FUSEWHEEL_INLINE void ask_ahead(const E* rows, const int64_t* at, int64_t columns) {
   ask_for<kSecondLevel>(rows + at[kAhead], columns);
@@ -130,11 +131,11 @@ __attribute__((noinline)) void score(const A* q, int64_t stride, const E* keys, 
   for (int lane = 0; lane < half; ++lane) {
     const E* row = keys + at[lane];
     const E* other = keys + at[lane + half];
-    ask_ahead(keys, at + lane, size);
-    ask_ahead(keys, at + lane + half, size);
     Vec<A> sums[queries] = {};
     Vec<A> others[queries] = {};
     const auto add = [&](int64_t column, Pair<A> own, Pair<A> next) {
+      ask_ahead(keys + column, at + lane, kPairOf<A>);
+      ask_ahead(keys + column, at + lane + half, kPairOf<A>);
 #pragma GCC unroll 4
       for (int i = 0; i < queries; ++i) {
         Vec<A> first = load(q + i * stride + column);

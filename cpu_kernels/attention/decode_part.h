@@ -41,6 +41,7 @@ struct Room {
   int64_t* values;
   int64_t* key_scales;
   int64_t* value_scales;
+  A* factors;  // of the keys in int8 of each head, rows of kRoom
 
   Room(const DecodeShape& shape, Scratch& scratch) {
     const int64_t group = shape.heads / shape.kv_heads;
@@ -49,6 +50,7 @@ struct Room {
     values = scratch.take<int64_t>(kRoom);
     key_scales = scratch.take<int64_t>(kRoom);
     value_scales = scratch.take<int64_t>(kRoom);
+    factors = scratch.take<A>(shape.is_int8 ? shape.task_heads * kRoom : 0);
   }
 };
 
@@ -117,8 +119,9 @@ inline void find(const DecodeArgs& args, const Part& part, const Cache& cache, i
     const int64_t page =
         args.table == nullptr ? part.sequence : args.table[part.sequence * args.entries + entry];
     const int64_t end = begin + args.page_size < keys.end ? begin + args.page_size : keys.end;
-    for (; key < end; ++key) {
-      at[key] = page * cache.page + (key - begin) * cache.key;
+    int64_t place = page * cache.page + (key - begin) * cache.key;
+    for (; key < end; ++key, place += cache.key) {
+      at[key] = place;
     }
   }
   // In the place of keys that may not be read, one that may.
@@ -135,6 +138,16 @@ inline void find(const DecodeArgs& args, const Part& part, const Cache& cache, i
       __builtin_memcpy(at + run * kRun, in_row + run_in_places(run), kRun * sizeof(int64_t));
     }
   }
+}
+
+// The same of another cache: that of `known`, if keys lie alike in both, else in `at`.
+inline int64_t* find(const DecodeArgs& args, const Part& part, const Cache& cache,
+                     const Cache& other, int64_t* known, int64_t* at) {
+  if (cache.page == other.page && cache.key == other.key) {
+    return known;
+  }
+  find(args, part, cache, at);
+  return at;
 }
 
 }  // namespace fusewheel::FUSEWHEEL_ISA

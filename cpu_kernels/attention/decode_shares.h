@@ -49,22 +49,29 @@ FUSEWHEEL_INLINE Vec<A> pick(const void* data, int64_t head, const int64_t* at) 
   return load(values);
 }
 
-// The scales of a vector of keys.
+// Whether scales lie in a row, so that their places need not be known.
+FUSEWHEEL_INLINE bool in_row(const DecodeArgs& args, const Cache& scales) {
+  return args.table == nullptr && scales.key == 1;
+}
+
+// The scales of all keys of a part, in the order in which keys are taken; zeros in whole vectors.
 template <typename A>
-FUSEWHEEL_INLINE Vec<A> scales_of(const DecodeArgs& args, const Part& part, const Cache& scales,
-                                  int64_t head, const int64_t* at, int64_t key) {
-  constexpr int64_t together = kLanes<A> < kRun ? kLanes<A> : kRun;
-  const bool in_rows = args.table == nullptr && scales.key == 1 && key >= part.keys.begin &&
-                       key + kLanes<A> <= part.keys.end;
-  if (!in_rows) {
-    return pick<A>(scales.data, head * scales.head, at + key);
+FUSEWHEEL_INLINE void take_scales(const DecodeArgs& args, const Part& part, const Cache& scales,
+                                  int64_t head, const int64_t* at, A* to) {
+  const A* from = static_cast<const A*>(scales.data) + head * scales.head;
+  const A* row = from + part.sequence * scales.page + part.first;
+  const Range keys = part.keys;
+  if (in_row(args, scales) && has_places(args, part)) {
+    for (int64_t run = 0; run < kDecodePart / kRun; ++run) {
+      __builtin_memcpy(to + run * kRun, row + run_in_places(run), kRun * sizeof(A));
+    }
+    return;
   }
-  A values[kLanes<A>];
-  for (int64_t lane = 0; lane < kLanes<A>; lane += together) {
-    const A* from = static_cast<const A*>(scales.data) + head * scales.head + at[key + lane];
-    __builtin_memcpy(values + lane, from, together * sizeof(A));
+  const int64_t end = up_to_multiple(keys.end, kLanes<A>);
+  for (int64_t key = keys.begin / kLanes<A> * kLanes<A>; key < end; ++key) {
+    const bool seen = key >= keys.begin && key < keys.end;
+    to[key] = !seen ? A{0} : in_row(args, scales) ? row[key] : from[at[key]];
   }
-  return load(values);
 }
 
 // Makes scores shares of the values, relative to the largest score of this part. Calls between() after
@@ -104,10 +111,7 @@ FUSEWHEEL_INLINE void share_keys(const DecodeArgs& args, const Part& part, const
   };
   for (int64_t h = 0; h < shape.task_heads; ++h) {
     if constexpr (sizeof(E) == 1) {
-      for (int64_t key = 0; key < part.keys.end; key += lanes) {
-        store(factors + key, scales_of<A>(args, part, args.v_scales, part.head + h,
-                                          room.value_scales, key));
-      }
+      take_scales(args, part, args.v_scales, part.head + h, room.value_scales, factors);
     }
     for_few(shape, h, kFewQueries, [&](const Few& few) {
       const Range seen = part.seen_by(args, few.query);

@@ -5,12 +5,14 @@
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
-// Exchanges the off-diagonal blocks of `width`, then of half that: Eklundh's transposition.
-template <typename A, int width = kLanes<A> / 2>
+// Exchanges the off-diagonal blocks of `width`, then of half that: Eklundh's transposition. With `piece`,
+// so many lanes stay together, and there are that many fewer rows.
+template <typename A, int piece = 1, int width = kLanes<A> / 2>
 FUSEWHEEL_INLINE void transpose(Vec<A>* rows) {
-  if constexpr (width > 0) {
+  if constexpr (width >= piece) {
     using Integer = typename VecOf<A>::integer;
     constexpr int lanes = kLanes<A>;
+    constexpr int step = width / piece;
     Integer low;
     Integer high;
     for (int lane = 0; lane < lanes; ++lane) {
@@ -18,15 +20,15 @@ FUSEWHEEL_INLINE void transpose(Vec<A>* rows) {
       high[lane] = (lane & width) == 0 ? lane + width : lane + lanes;
     }
 #pragma GCC unroll 16
-    for (int i = 0; i < lanes; ++i) {
-      if ((i & width) == 0) {
+    for (int i = 0; i < lanes / piece; ++i) {
+      if ((i & step) == 0) {
         const Vec<A> a = rows[i];
-        const Vec<A> b = rows[i + width];
+        const Vec<A> b = rows[i + step];
         rows[i] = shuffle(a, b, low);
-        rows[i + width] = shuffle(a, b, high);
+        rows[i + step] = shuffle(a, b, high);
       }
     }
-    transpose<A, width / 2>(rows);
+    transpose<A, piece, width / 2>(rows);
   }
 }
 

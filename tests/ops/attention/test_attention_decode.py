@@ -180,6 +180,29 @@ def test_int8_is_as_good_as_its_values_in_the_dtype_of_q(dtype, group, paged):
     assert_call_as_good_as_eager(compute, own, eager, (q, *scales), "result")
 
 
+@pytest.mark.parametrize("factor", [0.0, 1e-36, 1e-20, 1e20, NAN, INFINITY])
+def test_int8_with_a_query_unlike_its_neighbours(dtype, factor):
+    """Where products are of whole numbers, a query may have none that stand for it."""
+    q, k, v, lengths = caches([540, 40], heads=8, size=72, dtype=dtype)
+    q[:, 1] *= factor
+    q[:, 2, :, 5] *= 1e4
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    codes, scales = zip(*(quantized(t, wide) for t in (k, v)), strict=True)
+
+    def own(q, k_scales, v_scales):
+        given = {"k_scales": k_scales, "v_scales": v_scales}
+        return fusewheel.attention_decode(q, *codes, lengths, **given, return_lse=True)
+
+    def eager(q, *scales):
+        k, v = (
+            (c.to(s.dtype) * s.unsqueeze(-1)).to(q.dtype)
+            for c, s in zip(codes, scales, strict=True)
+        )
+        return OPERATOR.reference(q, k, v, lengths, *[None] * 4, -1, 72**-0.5, 0.0)
+
+    assert_call_as_good_as_eager(compute, own, eager, (q, *scales), "result")
+
+
 @pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_cache_of_another_dtype_is_read_as_it_is(stored):
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
