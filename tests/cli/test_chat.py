@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 from fusewheel import cli
-from fusewheel.cli.conversation import Conversation
+from fusewheel.cli.conversation import Answer, Conversation
 from tiny_gguf import small_llama, write_gguf
 from transformers.generation import TextStreamer
 
@@ -139,6 +139,11 @@ def test_an_interruption_keeps_what_was_said(
     assert answer.interrupted and answer.tokens == 3 and whole.startswith(answer.text)
     monkeypatch.undo()
     assert not asked(conversation, "cd").interrupted
+
+
+def test_an_answer_that_never_began_has_no_times() -> None:
+    answer = Answer("", 0, first_seconds=0.0, seconds=0.0, interrupted=True, forgotten=0)
+    assert str(answer) == "no tokens"
 
 
 def test_drawing_with_a_seed(

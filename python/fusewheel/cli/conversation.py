@@ -33,6 +33,8 @@ class Answer:
     forgotten: int
 
     def __str__(self) -> str:
+        if not self.tokens:
+            return "no tokens"
         rest = self.seconds - self.first_seconds
         rate = f", then {(self.tokens - 1) / rest:.1f} tokens/s" if self.tokens > 1 else ""
         return f"{self.tokens} tokens; {self.first_seconds:.1f} s to the first{rate}"

@@ -154,7 +154,9 @@ COLUMNS = (
         trap=traps.AUTOCAST,
     ),
     Column("subclass", THEME, "wrapper tensor subclasses", _subclass, most=1, trap=traps.SUBCLASS),
-    Column("dispatch mode", THEME, "__torch_dispatch__ modes", _mode, most=1, trap=traps.MODE),
+    Column(
+        "dispatch mode", THEME, "modes with `__torch_dispatch__`", _mode, most=1, trap=traps.MODE
+    ),
     Column("copies", THEME, "graphs deep-copied and pickled", _copies, most=1, trap=traps.PICKLE),
     Column("flops", THEME, "FLOP counter", _flops, most=1, trap=traps.FLOPS),
     Column("profiler", THEME, "its name in a trace", _profiler, most=1),
