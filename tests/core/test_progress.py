@@ -13,6 +13,7 @@ import fusewheel
 import pytest
 import torch
 from core.screen import Terminal
+from fusewheel import cli
 from fusewheel._core.progress import LiveLine, progress, working
 from tqdm import tqdm
 
@@ -211,6 +212,23 @@ def test_a_line_stands_while_a_model_is_exported(terminal):
     shown = terminal.getvalue()
     assert "PyTorch captures it" in shown and "exporting a graph of 3 nodes" in shown
     assert terminal.lines == [], "it is removed"
+
+
+def test_a_line_stands_while_a_model_is_explained(terminal):
+    fusewheel.explain(torch.nn.GELU(), torch.ones(2))
+    assert "fusewheel: explaining a model" in terminal.getvalue()
+    assert terminal.lines == [], "it is removed"
+
+
+def test_a_line_stands_while_a_command_loads_a_model(terminal, tmp_path, monkeypatch, capsys):
+    (tmp_path / "made.py").write_text(
+        "import torch\nmake = lambda: (torch.nn.GELU(), torch.ones(2))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert cli.main(["explain", "made:make"]) == 0
+    assert "loading made:make" in terminal.getvalue() and terminal.lines == []
+    assert "gelu" in capsys.readouterr().out
 
 
 def test_a_line_stands_while_a_frozen_model_is_compiled(terminal):

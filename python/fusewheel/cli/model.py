@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import click
 
+from fusewheel._core.progress import working
 from fusewheel._core.show import show
 from fusewheel.cli.source import check_there
 
@@ -38,11 +39,11 @@ def explain(
     transformers, or the name of one. Of a config.json, weights are random: they do not change what
     is replaced.
     """
-    import torch
+    with as_usage_errors(), working(f"loading {model}"):
+        import torch
 
-    import fusewheel
+        import fusewheel
 
-    with as_usage_errors():
         if ":" in model:
             module, *inputs = _from_module(model)
             named: dict[str, Any] = {}
@@ -84,7 +85,7 @@ def quantize(
     """
     if target.exists() and not force and any(target.iterdir()):
         raise click.BadParameter(f"{target} is not empty; --force writes into it", param_hint="OUT")
-    with as_usage_errors():
+    with as_usage_errors(), working(f"loading {source}"):
         from transformers import AutoModelForCausalLM
 
         from fusewheel.transformers import copy_tokenizer, save_quantized

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from fusewheel._core.progress import working
 from fusewheel.compiler.entry.caches import append_rows
 from fusewheel.compiler.entry.dynamo import Compiled, can_lower, rewrite_and_choose
 from fusewheel.compiler.entry.export import explain_program
@@ -74,7 +75,7 @@ def explain(model: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Report:
     # Dynamo keeps its cache on the code object, and its knowledge of dynamic sizes by the name of
     # the code. A new name keeps other compilations and other explanations unchanged.
     call.__code__ = call.__code__.replace(co_name=f"explain_{next(_calls)}")
-    with _unchanged(model):
+    with _unchanged(model), working("fusewheel: explaining a model: PyTorch captures it"):
         torch.compile(call, backend=capture)(*inputs, **kwargs)
     return recorder.report(breaks)
 
