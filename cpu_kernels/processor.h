@@ -11,7 +11,8 @@ struct Choices {
   // less.
   IsaLevel isa;
   // FUSEWHEEL_CPU_VNNI=0 or 1: whether level v4 uses AVX-512 VNNI and level v3 AVX-VNNI, which they do
-  // not include. 1 is ignored where the processor has none.
+  // not include. At level v4 keys in int8 are multiplied by it too. 1 is ignored where the processor has
+  // none.
   bool vnni;
   // FUSEWHEEL_CPU_AMX=0 or 1: whether attention in bfloat16, products of int8, and those of bfloat16 with
   // stored blocks and grouped weights use AMX, at level v4. 1 is ignored where the processor has none,
