@@ -14,9 +14,9 @@ from torch.fx import Graph, GraphModule
 from fusewheel._core.after_import import after_import
 from fusewheel._core.caches import name_version_in_caches
 from fusewheel._core.progress import working
-from fusewheel._torch import compilations, compiled_module, inductor
+from fusewheel._torch import compiled_module, inductor
 from fusewheel._torch.autograd import below_autograd, in_forward_mode
-from fusewheel._torch.dynamo import backend_named, counters
+from fusewheel._torch.dynamo import CALLBACKS, Compilations, backend_named, counters
 from fusewheel._torch.fx import copy_source
 from fusewheel.compiler.cost import rules
 from fusewheel.compiler.cost.codegen_gain import WORTHWHILE, gain
@@ -258,7 +258,5 @@ after_import(
 )
 
 # A model is traced for longer than the backend takes, which is called at the end of that.
-_compilations = compilations.Compilations(
-    is_own, lambda: working("fusewheel: PyTorch captures a graph")
-)
-after_import(compilations.HOME, _compilations.watch)
+_compilations = Compilations(is_own, lambda: working("fusewheel: PyTorch captures a graph"))
+after_import(CALLBACKS, _compilations.watch)
