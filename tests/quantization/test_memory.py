@@ -53,4 +53,4 @@ def test_resident_memory_falls_to_that_of_the_codes(kind, bits):
     assert abs(found["before"] - found["said_before"]) < slack
     assert abs(found["after"] - found["said_after"]) < slack
     # Layer by layer: never more than a layer's codes and the temporaries of a chunk on top.
-    assert found["growth"] < slack
+    assert found["growth"] < slack + bits / 8 * 2048 * 2048
