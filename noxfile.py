@@ -76,8 +76,10 @@ MODELS = (
 HUB_KERNELS = ("transformers==5.22.2", "kernels==0.17.2")
 # What `-m nightly` tests too; it brings much.
 TRAINERS = ("trl>=1.0",)
-# Python files are compiled where they are imported: most of torch and transformers never is.
+# Python files are compiled where they are first imported: most of torch and transformers never is.
 LAZILY = "--no-compile"
+# What was compiled is kept, whatever the shell says: a new process would compile it again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Several processes test at once: a thread that waits must not take a processor from another.
 THREADS = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
 # Without the inference engine it asks for: the demo reads the file in it and nothing else.
