@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import fusewheel
 import pytest
 import torch
-from fusewheel.dispatch import short
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -30,20 +29,18 @@ def call(request: pytest.FixtureRequest) -> Call:
 
 
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The operators that were called by the short way."""
+def long(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The operators that were called by the long way."""
     names: list[str] = []
+    packet = type(torch.ops.fusewheel.mul)
+    whole = packet.__call__
 
-    def watched(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*arguments: Any) -> Any:
-            names.append(name)
-            return kernel(*arguments)
+    def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        names.append(self.__name__)
+        return whole(self, *args, **kwargs)
 
-        return run
-
-    for name, kernel in list(short._kernels.items()):
-        monkeypatch.setitem(short._kernels, name, watched(name, kernel))
-    yield names
+    monkeypatch.setattr(packet, "__call__", watched)
+    return names
 
 
 def pair(**options: Any) -> tuple[Tensor, Tensor]:
@@ -57,34 +54,47 @@ class Named(torch.Tensor):
 
 
 class FunctionMode(TorchFunctionMode):
-    """Counts calls."""
+    """Writes down what is called."""
 
-    seen = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):
-        self.seen += 1
+        self.seen.append(str(function))
         return function(*args, **(kwargs or {}))
 
 
 class DispatchMode(TorchDispatchMode):
-    """Counts calls."""
+    """Writes down what is called."""
 
-    seen = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):
-        self.seen += 1
+        self.seen.append(str(function))
         return function(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("gradient", [False, True])
-def test_a_plain_call_takes_it(call: Call, taken: list[str], gradient: bool):
+def test_a_plain_call_takes_it(call: Call, long: list[str], gradient: bool):
     x, y = pair(requires_grad=gradient)
     out = call(x, y)
-    assert len(taken) == 1
     assert out.requires_grad == gradient
     with torch.no_grad():
         assert torch.equal(call(x, y), out)
-    assert len(taken) == 2
+    assert not long
+
+
+def test_autograd_is_left_out_no_longer_than_the_call(call: Call):
+    x, y = pair(requires_grad=False)
+    call(x, y)
+    with pytest.raises(RuntimeError) as caught:
+        call(x.to_sparse(), y)
+    assert caught.value.__traceback__ is not None  # it keeps what the frames held
+    x.requires_grad_()
+    assert (x + y).requires_grad
 
 
 def test_the_gradient_is_the_same(call: Call):
@@ -98,31 +108,68 @@ def test_the_gradient_is_the_same(call: Call):
         assert (a is None and b is None) or torch.equal(a, b)
 
 
+@pytest.mark.parametrize("gradient", [False, True])
 @pytest.mark.parametrize("mode", [FunctionMode, DispatchMode])
-def test_a_mode_sees_the_operator(call: Call, taken: list[str], mode: Callable[[], Any]):
+def test_a_mode_sees_the_operator(call: Call, mode: Callable[[], Any], gradient: bool):
     with mode() as active:
-        call(*pair(requires_grad=False))
-    assert active.seen > 0
-    assert not taken
+        out = call(*pair(requires_grad=gradient))
+    assert any(function.startswith("fusewheel") for function in active.seen)
+    assert out.requires_grad == gradient
 
 
-def test_a_subclass_is_kept(call: Call, taken: list[str]):
+def test_a_function_mode_may_differentiate():
+    """It runs before autograd, so what it computes itself is recorded."""
+    x, y = pair(requires_grad=False)
+    leaf = x.clone().requires_grad_()
+
+    class Adds(TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):
+            return function(*args, **(kwargs or {})) + leaf
+
+    with Adds():
+        out = fusewheel.mul(x, y)
+    assert out.requires_grad
+
+
+def test_a_subclass_is_kept(call: Call, long: list[str]):
     x, y = pair(requires_grad=False)
     assert type(call(x.as_subclass(Named), y)) is Named
-    assert not taken
+    assert long
 
 
-def test_transforms_see_the_operator(call: Call, taken: list[str]):
+def test_transforms_see_the_operator(call: Call, long: list[str]):
     x, y = pair(requires_grad=False)
     found = torch.func.grad(lambda x: call(x, y).sum())(x)
-    assert not taken
+    assert long
     x.requires_grad_()
     (expected,) = torch.autograd.grad(call(x, y).sum(), x)
     torch.testing.assert_close(found, expected)
-    taken.clear()
+    long.clear()
     rows = torch.func.vmap(call, (0, None))(torch.stack([x, x]).detach(), y)
     assert rows.shape == (2, 8)
-    assert not taken
+    assert long
+
+
+def test_a_tensor_of_a_transform_that_has_ended(call: Call):
+    """It stands for what is in it, as in PyTorch's operators."""
+    x, y = pair(requires_grad=False)
+    kept: list[Tensor] = []
+
+    def keeps(x: Tensor) -> Tensor:
+        kept.append(x)
+        return (x * y).sum()
+
+    torch.func.grad(keeps)(x)
+    assert torch.equal(call(kept[0], y), call(x, y))
+    y.requires_grad_()
+    own, other = call(kept[0], y), call(x, y)
+    assert own.requires_grad == other.requires_grad
+    for a, b in zip(
+        torch.autograd.grad(own.sum(), y) if own.requires_grad else (),
+        torch.autograd.grad(other.sum(), y) if other.requires_grad else (),
+        strict=True,
+    ):
+        assert torch.equal(a, b)
 
 
 def test_forward_mode_keeps_the_tangent(call: Call):
@@ -132,19 +179,26 @@ def test_forward_mode_keeps_the_tangent(call: Call):
         assert torch.autograd.forward_ad.unpack_dual(call(dual, y)).tangent is not None
 
 
-def test_autocast_casts(taken: list[str]):
-    x, y = pair(requires_grad=False)
+@pytest.mark.parametrize("gradient", [False, True])
+def test_autocast_casts(gradient: bool):
+    x, y = pair(requires_grad=gradient)
     with torch.autocast("cpu", torch.bfloat16):
-        assert fusewheel.mul(x, y.bfloat16()).dtype == torch.float32
-    assert not taken
+        out = fusewheel.mul(x, y.bfloat16())
+    assert out.dtype == torch.float32
+    assert out.requires_grad == gradient
+    if gradient:
+        (found,) = torch.autograd.grad(out.sum(), y)
+        torch.testing.assert_close(found, x.detach().bfloat16().float())
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # of comparisons of sizes
-def test_a_tracer_records_the_operator(call: Call, taken: list[str]):
-    x, y = pair(requires_grad=False)
+@pytest.mark.parametrize("gradient", [False, True])
+def test_a_tracer_records_the_operator(call: Call, gradient: bool):
+    x, y = pair(requires_grad=gradient)
     traced = torch.jit.trace(call, (x, y), check_trace=False)
     assert "fusewheel::" in str(traced.graph)
-    assert not taken
+    assert "PythonOp" not in str(traced.graph)
+    assert torch.equal(traced(y, x), call(y, x))
 
 
 def test_it_is_compiled_and_scripted():

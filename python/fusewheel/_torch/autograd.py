@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
-from fusewheel._torch.find import find
+from fusewheel._torch.dispatcher import transforming
+from fusewheel._torch.find import Missing, find
 
-# A context manager in which operators skip autograd's kernels. It is used in each call, so it has
-# no Python function around it.
+_SHORT = "call small operators by the shortest way"
+
+# A context manager in which operators skip autograd's kernels.
 below_autograd: Any = find(
     "torch._C._AutoDispatchBelowAutograd", "call a kernel from within its own derivative"
 )
@@ -32,6 +34,9 @@ _set_tracing = find(
     "compute example values beside the user's hooks",
     None,
 )
+_alive = find("torch._C._functorch.unwrap_if_dead", _SHORT, None)
+_excluded = find("torch._C._dispatch_tls_is_dispatch_key_excluded", _SHORT, None)
+_keys = find("torch._C.DispatchKey", _SHORT, None)
 _keeps_graph = find(
     "torch._C._autograd._get_current_graph_task_keep_graph",
     "reuse the memory of a gradient",
@@ -39,9 +44,66 @@ _keeps_graph = find(
 )
 
 
+class _Below:
+    """Operators skip autograd's kernels for as long as this object lives."""
+
+    def __init__(self) -> None:
+        self._block = below_autograd()
+        self._block.__enter__()
+
+    def __del__(self) -> None:
+        self._block.__exit__(None, None, None)
+
+
+def _skips_at_once() -> bool:
+    """Whether a `below_autograd` works from when it is made, as in torch 2.13, or is entered."""
+    if None in (_excluded, _keys) or isinstance(below_autograd, Missing):
+        return False
+    key = _keys.AutogradFunctionality
+    block = below_autograd()
+    found = _excluded(key)
+    del block
+    return bool(found and not _excluded(key))
+
+
+# Operators skip autograd's kernels from when this is called until what it returns is deleted. A
+# small operator takes as long as entering and leaving a context manager. Use it like this, so that
+# no traceback keeps what it returned:
+#
+#     below = skip_autograd()
+#     try:
+#         return call(...)
+#     finally:
+#         del below
+skip_autograd: Any = below_autograd if _skips_at_once() else _Below
+
+
+def short_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """`function.apply` without its Python, for a function that has no `setup_context`."""
+    apply = function.apply
+    short = getattr(super(torch.autograd.Function, function), "apply", None)
+    if short is None or _alive is None:
+        return apply
+    tensor, alive = torch.Tensor, _alive
+
+    def call(*arguments: Any) -> Any:
+        if transforming():
+            return apply(*arguments)
+        # As `apply` does: a tensor of a transform that has ended stands for what is in it.
+        return short(*[alive(a) if isinstance(a, tensor) else a for a in arguments])
+
+    return call
+
+
+# The forward-mode level that is open is `forward_mode.get(LEVEL, 0)`; from 0 on, tensors may carry
+# tangents.
+forward_mode: dict[str, Any] = vars(forward_ad)
+LEVEL = "_current_level"
+
+
 def in_forward_mode() -> bool:
     """Whether a forward-mode level is open, so that tensors may carry tangents."""
-    return getattr(forward_ad, "_current_level", 0) >= 0
+    return bool(forward_mode.get(LEVEL, 0) >= 0)
 
 
 def redispatch_below_writes(overload: Any, keyset: Any, arguments: tuple[Any, ...]) -> Any:

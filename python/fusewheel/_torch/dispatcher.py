@@ -39,6 +39,20 @@ _tracing_state = find("torch._C._get_tracing_state", "see whether a tracer looks
 _any_autocast = find(
     "torch._C._is_any_autocast_enabled", "see whether autocast casts arguments", lambda: True
 )
+_plain = frozenset((torch.Tensor, torch.nn.Parameter, float, int, bool, type(None))).issuperset
+# Whether a `__torch_function__`, of a mode or of one of its arguments, comes before an operator. It
+# is asked in each call, so it has no Python function around it; the same holds for `transforming`.
+has_torch_function: Any = find(
+    "torch._C._has_torch_function_variadic",
+    "see whether __torch_function__ has a say",
+    lambda *arguments: bool(_function_modes()) or not _plain(map(type, arguments)),
+)
+# Whether a transform of `torch.func` is active.
+transforming: Any = find(
+    "torch._C._are_functorch_transforms_active",
+    "see whether a transform of torch.func is active",
+    lambda: _transform() is not None,
+)
 _mode_stack = find(
     "torch.utils._python_dispatch._get_current_dispatch_mode_stack",
     "refuse a checkpoint that would lose a write",
@@ -87,7 +101,6 @@ def is_direct() -> bool:
     """Whether a call of an operator reaches its `Autograd` kernel before anything else.
 
     It does unless a mode, a transform of `torch.func`, autocast or `torch.jit.trace` is active.
-    Every public function asks this, so nothing is called that a builtin can answer.
     """
     return not (
         _function_modes()

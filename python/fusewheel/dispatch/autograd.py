@@ -15,32 +15,55 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from fusewheel._torch.autograd import any_requires_grad, below_autograd, in_forward_mode
+from fusewheel._torch.autograd import (
+    any_requires_grad,
+    in_forward_mode,
+    short_apply,
+    skip_autograd,
+)
 from fusewheel._torch.dynamo import leave_to_python
 from fusewheel._torch.overloads import shortest_call
 from fusewheel.dispatch.operator import Arguments, Operator, Unsaved
 from fusewheel.dispatch.promise import promise
 
+_TENSOR = ("Tensor", "Optional[Tensor]")
 
-def autograd_kernel(operator: Operator) -> Callable[..., Any]:
+
+def recorder(operator: Operator) -> Callable[..., Any]:
+    """Calls the operator and records that for its gradient."""
+    apply = short_apply(_function(operator))
+    written = operator.mutates
+    if written is None:
+        return apply
+    reference = _checked_reference(operator)
+    read = range(len(operator.overload._schema.arguments)) if operator.in_place else ()
+    needs_old_value = [i for i in read if i != written]
+
+    def record(*arguments: Any) -> None:
+        if any(_requires_grad(arguments[i]) for i in needs_old_value):
+            reference(*arguments)
+        else:
+            apply(*arguments)
+
+    return record
+
+
+def autograd_kernel(operator: Operator, record: Callable[..., Any]) -> Callable[..., Any]:
     """The kernel for `Autograd`: records the call, or runs the reference if there are tangents."""
     reference = _checked_reference(operator)
     call = shortest_call(operator.overload)
-    read = range(len(operator.overload._schema.arguments)) if operator.in_place else ()
-    needs_old_value = [i for i in read if i != operator.mutates]
-    apply = _function(operator).apply
     grad_enabled = torch.is_grad_enabled
 
     def kernel(*arguments: Any) -> Any:
         if in_forward_mode() and _has_tangent(arguments):
             return reference(*arguments)
         if grad_enabled() and any_requires_grad(*arguments):
-            if any(_requires_grad(arguments[i]) for i in needs_old_value):
-                return reference(*arguments)
-            result = apply(*arguments)
-            return None if operator.mutates is not None else result
-        with below_autograd():
+            return record(*arguments)
+        below = skip_autograd()
+        try:
             return call(*arguments)
+        finally:
+            del below
 
     return kernel
 
@@ -78,21 +101,29 @@ def _function(operator: Operator) -> type[torch.autograd.Function]:
     class Function(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *arguments: Any) -> Any:
-            with below_autograd():
+            below = skip_autograd()
+            try:
                 result = call(*arguments)
-            kept, results = saved_for(ctx.needs_input_grad)
-            saved = [arguments[i] if isinstance(arguments[i], Tensor) else None for i in kept]
-            saved += [result[i] for i in results]
+            finally:
+                del below
+            kept, unsaved, results = saved_for(ctx.needs_input_grad)
+            saved = [arguments[i] for i in kept]
+            for i in results:
+                saved.append(result[i])
+            rest = list(arguments)
+            for i in kept:
+                rest[i] = None
+            for i in unsaved:
+                if rest[i] is not None:
+                    rest[i] = Unsaved(rest[i].shape, rest[i].dtype)
             if mutates is not None:
                 result = arguments[mutates]
                 ctx.mark_dirty(result)
-            ctx.set_materialize_grads(operator.materialize_grads)
+            if not operator.materialize_grads:
+                ctx.set_materialize_grads(False)
             ctx.save_for_backward(*saved)
             ctx.kept = kept
-            ctx.rest = [
-                (None if i in kept else Unsaved(a.shape, a.dtype)) if isinstance(a, Tensor) else a
-                for i, a in enumerate(arguments)
-            ]
+            ctx.rest = rest
             return result
 
         @staticmethod
@@ -100,9 +131,8 @@ def _function(operator: Operator) -> type[torch.autograd.Function]:
             saved = ctx.saved_tensors  # once: activation checkpointing raises the second time
             count = len(ctx.kept)
             arguments = list(ctx.rest)
-            for i, tensor in zip(ctx.kept, saved[:count], strict=True):
-                if tensor is not None:
-                    arguments[i] = tensor
+            for i, tensor in zip(ctx.kept, saved, strict=False):  # results stand behind them
+                arguments[i] = tensor
             return tuple(
                 differentiate(ctx.needs_input_grad, grads, tuple(arguments), saved[count:])
             )
@@ -112,17 +142,21 @@ def _function(operator: Operator) -> type[torch.autograd.Function]:
     return Function
 
 
-def _saved(operator: Operator) -> Callable[[tuple[bool, ...]], tuple[list[int], list[int]]]:
-    """Which arguments and which results are saved, by which arguments need a gradient."""
+def _saved(operator: Operator) -> Callable[[tuple[bool, ...]], tuple[list[int], ...]]:
+    """Which arguments are saved, which other arguments are tensors, and which results are saved, by
+    which arguments need a gradient.
+    """
     schema = operator.overload._schema
+    tensors = [i for i, a in enumerate(schema.arguments) if str(a.type) in _TENSOR]
     arguments = {argument.name: i for i, argument in enumerate(schema.arguments)}
     results = {result.name: i for i, result in enumerate(schema.returns)}
 
     @cache
-    def saved(needs: tuple[bool, ...]) -> tuple[list[int], list[int]]:
+    def saved(needs: tuple[bool, ...]) -> tuple[list[int], ...]:
         names = operator.saved(needs)
-        kept = [arguments[name] for name in names if name in arguments]
-        return kept, [results[name] for name in names if name not in arguments]
+        kept = [arguments[name] for name in names if arguments.get(name) in tensors]
+        unsaved = [i for i in tensors if i not in kept]
+        return kept, unsaved, [results[name] for name in names if name not in arguments]
 
     return saved
 

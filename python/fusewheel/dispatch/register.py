@@ -30,7 +30,7 @@ from fusewheel._torch.autograd import redispatch_below_writes
 from fusewheel._torch.dispatcher import has_dispatch_modes, saved_by_checkpoint
 from fusewheel._torch.overloads import OpOverload
 from fusewheel.dispatch.autocast import autocast_kernel
-from fusewheel.dispatch.autograd import autograd_kernel
+from fusewheel.dispatch.autograd import autograd_kernel, recorder
 from fusewheel.dispatch.operator import Operator
 from fusewheel.dispatch.promise import check_layout, checked_fake, promise
 from fusewheel.dispatch.short import remember
@@ -54,16 +54,16 @@ def register(operator: Operator) -> None:
     torch.library.register_fake(
         f"fusewheel::{name}", _completed(operator, checked_fake), lib=_library
     )
+    record = recorder(operator)
+    remember(name, record)
     kernels: dict[str, Callable[[Operator], Callable[..., Any]]] = {
-        "Autograd": autograd_kernel,
+        "Autograd": partial(autograd_kernel, record=record),
         "FuncTorchDynamicLayerFrontMode": transform_kernel,
         "CompositeExplicitAutograd": _fallback,
         **dict.fromkeys(_REFUSED_KEYS, _refusal),
     }
     for key, make_kernel in kernels.items():
         kernel = _completed(operator, make_kernel)
-        if key == "Autograd":
-            remember(name, kernel)
         _library.impl(name, kernel, key)
     if operator.function is not None and operator.autocast is not None:
         for device in ("CPU", "CUDA"):

@@ -31,6 +31,7 @@ def drop_in(
     former: Callable[..., Any] | None = None,
     is_former: Callable[[Arguments, Keywords], bool] | None = None,
     scripted: Callable[..., Any] | None = None,
+    short: Callable[..., Any] | None = None,
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Decorates a function that has the arguments of a function of PyTorch.
 
@@ -43,20 +44,32 @@ def drop_in(
         is_former: whether a call has those arguments.
         scripted: what TorchScript compiles instead; default the function itself. TorchScript knows
             no keyword-only arguments.
+        short: the function for usual arguments with as few steps as there can be, because each
+            shows where tensors are small. It returns None for other arguments, and where it fails
+            the function itself is called, to do it or to say what is wrong. Dynamo does not
+            compile it.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
         name = function.__name__
         words = re.compile(rf"\b({'|'.join(names)})\b")
+        is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
         @functools.wraps(function)
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            compiling = torch.compiler.is_compiling()
+            compiling = is_dynamo_compiling()
+            if short is not None and not compiling:
+                try:
+                    result: _R | None = short(*args, **kwargs)
+                except Exception:
+                    result = None
+                if result is not None:
+                    return result
             if is_former is not None and former is not None and is_former(args, kwargs):
                 if not compiling:
                     _warn(name)
-                result: _R = former(*args, **kwargs)
-                return result
+                with_former: _R = former(*args, **kwargs)
+                return with_former
             if compiling:
                 return function(*args, **kwargs)
             try:
@@ -100,6 +113,19 @@ def sizes(op: str, normalized_shape: int | Sequence[int]) -> list[int]:
     if not found:
         fail(op, "normalized_shape must have at least one dimension, got []")
     return found
+
+
+def is_last(normalized_shape: int | Sequence[int], weight: Tensor, x: Tensor) -> bool:
+    """Whether a norm works on the last dimension, as far as its weight says: that the input has so
+    many columns is left to the operator.
+    """
+    if isinstance(normalized_shape, int):
+        normalized_shape = (normalized_shape,)
+    elif isinstance(normalized_shape, list):
+        normalized_shape = tuple(normalized_shape)
+    return (
+        weight.shape == normalized_shape and len(normalized_shape) == 1 and weight.dtype == x.dtype
+    )
 
 
 def check_normalized(

@@ -34,7 +34,12 @@ def _former(x: Tensor, approximate: Approximate = "none") -> Tensor:
     return _scripted(x, approximate)
 
 
-@drop_in("gelu", {"x": "input"}, _former, lambda _, kwargs: "x" in kwargs, _scripted)
+def _short(input: Tensor, approximate: Approximate = "none") -> Tensor:
+    result: Tensor = _call(input, _is_tanh(approximate))
+    return result
+
+
+@drop_in("gelu", {"x": "input"}, _former, lambda _, kwargs: "x" in kwargs, _scripted, _short)
 def gelu(input: Tensor, approximate: Approximate = "none") -> Tensor:
     """The GELU activation `x * p(x)` of each element `x`, where `p` is the distribution function of
     the standard normal distribution, `p(x) = (1 + erf(x / sqrt(2))) / 2`.

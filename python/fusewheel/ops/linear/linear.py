@@ -34,7 +34,12 @@ def _former(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 _call = short_way("linear")
 
 
-@drop_in("linear", {"x": "input"}, _former, lambda _, kwargs: "x" in kwargs, _former)
+def _short(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    result: Tensor = _call(input, weight, bias)
+    return result
+
+
+@drop_in("linear", {"x": "input"}, _former, lambda _, kwargs: "x" in kwargs, _former, _short)
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """A linear layer, `input @ weight.T + bias`, whose weight may have another dtype than `input`.
 

@@ -14,7 +14,7 @@ from fusewheel.dispatch.promise import Argument
 from fusewheel.dispatch.sharding import row_wise
 from fusewheel.dispatch.short import short_way
 from fusewheel.ops._checks import check_columns, check_rows, check_same, check_statistic
-from fusewheel.ops._drop_in import check_normalized, drop_in, is_mixture, sizes
+from fusewheel.ops._drop_in import check_normalized, drop_in, is_last, is_mixture, sizes
 from fusewheel.ops._elementwise import SIZES
 from fusewheel.ops._rows import empty_statistic, wide
 
@@ -54,7 +54,20 @@ def _scripted(
     return result.view_as(input)
 
 
-@drop_in("layer_norm", {"x": "input"}, _former, _is_former, _scripted)
+def _short(
+    input: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor | None:
+    if weight is None or not is_last(normalized_shape, weight, input):
+        return None
+    y: Tensor = _call(input, weight, bias, eps)[0]
+    return y
+
+
+@drop_in("layer_norm", {"x": "input"}, _former, _is_former, _scripted, _short)
 def layer_norm(
     input: Tensor,
     normalized_shape: int | Sequence[int],

@@ -8,18 +8,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusewheel._core.dtypes import accumulation_dtype
 from fusewheel.dispatch.autograd import reference_gradients
 from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator
 from fusewheel.dispatch.promise import Argument, fail
 from fusewheel.dispatch.sharding import row_wise
 from fusewheel.dispatch.short import short_way
 from fusewheel.ops._checks import check_columns, check_rows, check_same, check_statistic
-from fusewheel.ops._drop_in import check_normalized, drop_in, is_mixture, sizes
+from fusewheel.ops._drop_in import check_normalized, drop_in, is_last, is_mixture, sizes
 from fusewheel.ops._elementwise import SIZES
 from fusewheel.ops._rows import empty_statistic, wide
 from fusewheel.ops.choices import Cast
 
 LLAMA, GEMMA, TORCH = 0, 1, 2
+
+# The default of `eps`, which `_prepared` spells out for TorchScript.
+_EPS = {
+    dtype: torch.finfo(accumulation_dtype(dtype)).eps
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+}
 
 
 def _former(x: Tensor, weight: Tensor, eps: float = 1e-6, cast: Cast = "llama") -> Tensor:
@@ -73,7 +80,22 @@ def _scripted(
 _call = short_way("rms_norm")
 
 
-@drop_in("rms_norm", {"x": "input"}, _former, _is_former, _scripted)
+def _short(
+    input: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+    *,
+    cast: Cast = "torch",
+) -> Tensor | None:
+    if weight is None or not is_last(normalized_shape, weight, input):
+        return None
+    eps = _EPS[input.dtype] if eps is None else eps
+    y: Tensor = _call(input, weight, eps, cast_number("rms_norm", cast))[0]
+    return y
+
+
+@drop_in("rms_norm", {"x": "input"}, _former, _is_former, _scripted, _short)
 def rms_norm(
     input: Tensor,
     normalized_shape: int | Sequence[int],
