@@ -89,8 +89,9 @@ def short_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
         if transforming():
             return apply(*arguments)
-        # As `apply` does: a tensor of a transform that has ended stands for what is in it.
-        return short(*[alive(a) if isinstance(a, tensor) else a for a in arguments])
+        # As `apply` does: a tensor of a transform that has ended stands for what is in it. It is of
+        # no other type.
+        return short(*[alive(a) if type(a) is tensor else a for a in arguments])
 
     return call
 

@@ -111,6 +111,11 @@ def is_direct() -> bool:
     )
 
 
+def is_seen() -> bool:
+    """Whether a mode of `__torch_dispatch__`, autocast or `torch.jit.trace` is active."""
+    return bool(_dispatch_modes() or _any_autocast() or _tracing_state() is not None)
+
+
 def has_dispatch_modes() -> bool:
     """Whether a mode of `__torch_dispatch__` is active."""
     return bool(_dispatch_modes())

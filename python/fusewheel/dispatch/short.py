@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fusewheel._torch.autograd import LEVEL, any_requires_grad, forward_mode, skip_autograd
-from fusewheel._torch.dispatcher import has_torch_function, is_direct, transforming
+from fusewheel._torch.dispatcher import has_torch_function, is_seen, transforming
 from fusewheel._torch.overloads import shortest_call
 
 _P = ParamSpec("_P")
@@ -73,7 +73,7 @@ def _way(name: str, otherwise: Callable[..., Any], count: int) -> Callable[..., 
         ):
             return otherwise(*args, **kwargs)
         if is_grad_enabled() and any_requires_grad(*args[:last]):
-            if _holds_plain(map(type, args)) and is_direct():
+            if _holds_plain(map(type, args)) and not is_seen():
                 return _recorders[name](*args)
             return otherwise(*args)
         below = skip_autograd()
