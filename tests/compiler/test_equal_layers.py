@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from typing import Any
 
 import fusewheel
@@ -13,6 +14,7 @@ from compiler.test_models import tokens
 from fusewheel.compiler.entry import repeated_layers
 from fusewheel.compiler.entry.direct import DirectCalls
 from fusewheel.compiler.entry.equal_layers import computed
+from fusewheel.compiler.ir import equal_calls
 from nightly import NIGHTLY
 from torch._dynamo.utils import counters
 
@@ -113,6 +115,23 @@ def runs(monkeypatch: pytest.MonkeyPatch, model: Any, length: int = 9) -> list[i
 def test_one_layer_is_captured(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """For the prompt and for a token."""
     assert runs(monkeypatch, build(name, num_hidden_layers=LAYERS)) == [0, 0]
+
+
+def test_equal_operators_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On example values, while the layers are rewritten."""
+    ran: Counter[str] = Counter()
+
+    def noting(target: Any, *given: Any) -> Any:
+        ran[str(target)] += 1
+        return call(target, *given)
+
+    call = equal_calls._call
+    monkeypatch.setattr(equal_calls, "_call", noting)
+    runs(monkeypatch, build("Llama", num_hidden_layers=LAYERS))
+    assert counters["fusewheel"]["add_rms_norm"] == 4 * LAYERS
+    assert counters["fusewheel"]["rope"] == 2 * LAYERS
+    # For the prompt and for a token.
+    assert ran["fusewheel.add_rms_norm.default"] == ran["fusewheel.rope.default"] == 2
 
 
 def test_captured_weights_may_be_quantized(monkeypatch: pytest.MonkeyPatch) -> None:

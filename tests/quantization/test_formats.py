@@ -6,6 +6,7 @@ from fusewheel.quantization import (
     pack_int4,
     unpack_int4,
 )
+from fusewheel.quantization.formats import packed_numbers
 
 
 def test_packing_is_undone_by_unpacking():
@@ -16,6 +17,12 @@ def test_packing_is_undone_by_unpacking():
     # Byte 1 of the second block of 32: elements 33 and 49.
     assert packed[0, 0, 17] == codes[0, 0, 33] + 16 * codes[0, 0, 49]
     assert unpack_int4(pack_int4(torch.zeros(0, 32, dtype=torch.int8))).shape == (0, 32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_codes_that_are_rounded_numbers_are_packed_alike(dtype):
+    codes = torch.randint(0, 16, (3, 5, 96))
+    assert torch.equal(packed_numbers(codes.to(dtype)), pack_int4(codes))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -103,6 +103,10 @@ class Fakes:
         fake: torch.Tensor = self.mode.from_tensor(tensor, static_shapes=True)
         return fake
 
+    def copying(self) -> contextlib.AbstractContextManager[None]:
+        """A block in which `again` may be called, but no operators."""
+        return _below(self.mode)
+
     def again(self, fake: torch.Tensor, memories: dict[int, torch.Tensor]) -> torch.Tensor:
         """Another tensor with the sizes, strides and dtype of a fake one.
 
@@ -111,22 +115,64 @@ class Fakes:
             memories: by `storage_key`, the tensor whose memory takes the place of a fake one's. It
                 is given new memory if there is none, which is added.
         """
-        from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
-
         key = storage_key(fake)
-        base = memories.get(key)
-        with in_kernel_invocation_manager(self.mode), self._shapes.suppress_guards():
-            if base is None:
-                copy = torch._lazy_clone(fake)
-            else:
-                copy = base.as_strided(fake.shape, fake.stride(), fake.storage_offset())
-        made: torch.Tensor = FakeTensor(self.mode, copy, fake.device)
+        made = _made_again(fake, memories.get(key))
         memories.setdefault(key, made)
         return made
 
     def conditions(self) -> list[Any]:
         """What must hold of the symbols for what was computed with them, in sympy."""
         return [guard.expr for guard in self._shapes.guards]
+
+
+def made_again(
+    fake: Any, base: torch.Tensor | None = None, strides: Sequence[Any] | None = None
+) -> torch.Tensor:
+    """Another tensor with the sizes, strides and dtype of a fake one, which says nothing else.
+
+    Args:
+        fake: what to make again; without `base`, `copy_on_write.AVAILABLE` must hold.
+        base: whose memory it shows. Default None, which means memory of its own.
+        strides: those that it has in the memory of `base`. Default None, which means the same.
+    """
+    with _below(fake.fake_mode):
+        return _made_again(fake, base, strides)
+
+
+@contextlib.contextmanager
+def _below(mode: Any) -> Iterator[None]:
+    """A block in which operators see what fake tensors are made of, and note no conditions."""
+    from torch._subclasses.fake_tensor import in_kernel_invocation_manager
+
+    shapes = mode.shape_env
+    # What holds for the first tensor holds for another one.
+    unnoted = contextlib.nullcontext() if shapes is None else shapes.suppress_guards()
+    with in_kernel_invocation_manager(mode), unnoted:
+        yield
+
+
+def _made_again(
+    fake: Any, base: torch.Tensor | None, strides: Sequence[Any] | None = None
+) -> torch.Tensor:
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    if base is None:
+        copy = torch._lazy_clone(fake)
+    else:
+        strides = fake.stride() if strides is None else strides
+        copy = base.as_strided(fake.shape, strides, fake.storage_offset())
+    made: torch.Tensor = FakeTensor(fake.fake_mode, copy, fake.fake_device)
+    return made
+
+
+def is_plain_fake(value: Any) -> bool:
+    """Whether sizes, strides and dtype say all of a fake tensor."""
+    return (
+        is_fake(value)
+        and value.constant is None
+        and value.layout is torch.strided
+        and not (value.is_conj() or value.is_neg() or value.requires_grad)
+    )
 
 
 @functools.cache

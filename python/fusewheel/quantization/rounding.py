@@ -9,7 +9,7 @@ from fusewheel.quantization.formats import (
     Int4Weight,
     Int8Weight,
     check_group_size,
-    packed,
+    packed_numbers,
 )
 
 # The number of elements in a step, so that temporaries stay in the cache and are small.
@@ -115,7 +115,7 @@ def quantize_int4(
     for rows in _chunks(weight):
         group = _wide(grouped[rows])
         best, scales[rows], zeros[rows] = _fit(group, low[rows], high[rows], weights, scales.dtype)
-        codes[rows] = packed(best.flatten(1).to(torch.uint8))
+        codes[rows] = packed_numbers(best.flatten(1))
     return Int4Weight(codes, scales, zeros, group_size)
 
 

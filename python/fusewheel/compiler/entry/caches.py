@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 from fusewheel._torch.dynamo import mark_dynamic
 from fusewheel.compiler.cost.traffic import bytes_of
@@ -22,7 +22,7 @@ from fusewheel.compiler.ir.purity import escapes, memory_of
 from fusewheel.compiler.ir.source import line_of
 from fusewheel.compiler.match.registry import APPEND
 from fusewheel.compiler.match.report import Recorder
-from fusewheel.compiler.match.strides import follow
+from fusewheel.compiler.match.strides import follow, restrided
 from fusewheel.compiler.match.switches import REASON, disabled
 from fusewheel.engine.growing import append, can_append
 
@@ -37,11 +37,8 @@ def append_rows(gm: GraphModule, recorder: Recorder) -> None:
         recorder: notes what is replaced, and what is left alone and why.
     """
     context = Context(gm.graph)
-    changed = False
-    for node in list(gm.graph.nodes):
-        pair = _grown(context, node)
-        if pair is None:
-            continue
+    found = _grown(gm.graph)
+    for node, pair in found.items():
         line, past = line_of(node), pair[0]
         try:
             require(APPEND not in disabled(), REASON)
@@ -55,14 +52,19 @@ def append_rows(gm: GraphModule, recorder: Recorder) -> None:
         size = None if tensor is None else bytes_of(tensor)
         recorder.replaced(APPEND, "a view with room for more", line, size and 2 * size)
         _log.info("%s: cat replaced by %s", line.source, APPEND)
-        changed = True
-    if changed:
+    if found:
         gm.graph.lint()
         gm.recompile()
 
 
-def _grown(context: Context, node: Node) -> tuple[Node, Node] | None:
-    """The old and the new rows, if a node appends to a cache that comes in and goes out again."""
+def _grown(graph: Graph) -> dict[Node, tuple[Node, Node]]:
+    """The nodes that append to a cache that comes in and goes out again, with old and new rows."""
+    results = memory_of(graph.output_node().all_input_nodes)
+    pairs = {node: _rows(node) for node in graph.nodes}
+    return {node: pair for node, pair in pairs.items() if pair and escapes(node, results)}
+
+
+def _rows(node: Node) -> tuple[Node, Node] | None:
     found = view(node)
     if found is None or found.op != "cat" or len(found.args) != 2 or found.attrs["dim"] != 2:
         return None
@@ -70,17 +72,13 @@ def _grown(context: Context, node: Node) -> tuple[Node, Node] | None:
     if len(shape_of(node) or ()) != 4 or not isinstance(past, Node) or not isinstance(new, Node):
         return None
     first = same_sizes(shape_of(past), (0,))
-    if not first and past.op != "placeholder":
-        return None
-    results = memory_of(context.graph.output_node().all_input_nodes)
-    return (past, new) if escapes(node, results) else None
+    return (past, new) if first or past.op == "placeholder" else None
 
 
 def grown_outputs(gm: GraphModule) -> tuple[int, ...]:
     """The positions of the caches that have grown, or pieces of them, among a graph's outputs."""
-    context = Context(gm.graph)
-    memory = memory_of(node for node in gm.graph.nodes if _grown(context, node)) - {None}
-    outputs = context.graph.output_node().args[0]
+    memory = memory_of(_grown(gm.graph)) - {None}
+    outputs = gm.graph.output_node().args[0]
     if not memory or not isinstance(outputs, (tuple, list)):
         return ()
     return tuple(
@@ -137,8 +135,7 @@ def _replace(context: Context, node: Node, pair: tuple[Node, Node]) -> None:
     old = tensor_of(node)
     assert old is not None
     batch, heads, _rows, size = old.shape
-    with context.active(node):
-        new = old.as_strided(old.shape, (heads * size, size, batch * heads * size, 1))
+    new = restrided(context, node, old, (heads * size, size, batch * heads * size, 1))
     values = follow(context, {node: new}, outputs=True)
     with context.effects.updating(values):
         for changed, value in values.items():

@@ -20,7 +20,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from fusewheel._torch.fx import Fakes, is_fake, module_of, storage_key
+from fusewheel._torch.fx import Fakes, is_fake, made_again, module_of, storage_key
 
 _TORCH = torch.__path__[0]
 _WRITING = frozenset({"__setitem__", "__delitem__", "__set__", "__delete__"})
@@ -112,14 +112,15 @@ class Capture(TorchFunctionMode):
         ]
         made = {id(old): new for old, new in values}
         memories = {storage_key(old): new for old, new in values}
-        for old in calls:
-            node = nodes[old] = self._graph.node_copy(old, lambda used: nodes.get(used, used))
-            value = self._again(old.meta["example_value"], made, memories)
-            node.meta = {**old.meta, "example_value": value}
-            self.calls.append(node)
-            self._kept.append(value)
-            if isinstance(value, Tensor):
-                self._nodes[id(value)] = node
+        with self.fakes.copying():
+            for old in calls:
+                node = nodes[old] = self._graph.node_copy(old, lambda used: nodes.get(used, used))
+                value = self._again(old.meta["example_value"], made, memories)
+                node.meta = {**old.meta, "example_value": value}
+                self.calls.append(node)
+                self._kept.append(value)
+                if isinstance(value, Tensor):
+                    self._nodes[id(value)] = node
         return lambda result: made.get(id(result), result)
 
     def _again(self, value: Any, made: dict[int, Tensor], memories: dict[int, Tensor]) -> Any:
@@ -154,24 +155,30 @@ class Capture(TorchFunctionMode):
         else:
             raise CannotCapture(f"{node.target} returns a {type(result).__name__}")
 
-    def input(self, tensor: Tensor) -> Node:
-        """The input of the graph that stands for a tensor of the function."""
+    def input(self, tensor: Tensor, like: Node | None = None) -> Node:
+        """The input of the graph that stands for a tensor of the function.
+
+        Args:
+            tensor: the tensor.
+            like: the input of one with the same sizes, strides and dtype. Default None.
+        """
         if id(tensor) not in self._inputs:
-            self._known(tensor)
+            self._known(tensor, like)
         return self._inputs[id(tensor)]
 
     def is_used(self, tensor: Tensor) -> bool:
         """Whether a tensor of the function was an argument of any call."""
         return id(tensor) in self._inputs
 
-    def _known(self, value: Any) -> Any:
+    def _known(self, value: Any, like: Node | None = None) -> Any:
         """The fake of a tensor of the function; any other value as it is."""
         if not isinstance(value, Tensor) or is_fake(value):
             return value
         name = self._tensors.get(id(value))
         if name is None:
             raise CannotCapture("it uses a tensor that is neither an argument nor of the model")
-        fake = self.fakes.of(value)
+        # Which inputs share memory is nothing to a graph that writes to none.
+        fake = self.fakes.of(value) if like is None else made_again(like.meta["example_value"])
         if id(fake) not in self._nodes:
             self.used.append(value)
             with self._graph.inserting_before(self._first):

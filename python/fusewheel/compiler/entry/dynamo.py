@@ -120,9 +120,12 @@ def compile_graph(
     if inner is None and (mode or options):
         inner = "inductor"
     chosen = inner is None
-    if inner is None:
+    if inner is None and generates:
         inner = rewrite_and_choose(gm, recorder)
-        if inner == "inductor" and not generates:
+    elif inner is None:
+        inner = "none"
+        rewrite(gm, recorder=recorder, inner=inner)
+        if not _is_for_cpu(gm) or _chosen(gm) != inner:
             raise NeedsCode("generated code is estimated to be faster")
     else:
         # The engine runs the same operators one after another.

@@ -17,10 +17,11 @@ from torch import Tensor
 from torch.fx import Node
 
 from fusewheel._torch import copy_on_write
-from fusewheel._torch.fx import storage_key
+from fusewheel._torch.fx import is_plain_fake
 from fusewheel._torch.modules import has_hooks
 from fusewheel.compiler.entry.capture import Capture
 from fusewheel.compiler.entry.equal_layers import computed
+from fusewheel.compiler.ir.equal_calls import form_of, sharing
 
 # Where a layer stands among the others: `computed` hands it what it needs of that.
 _PLACE = "layer_idx"
@@ -77,11 +78,12 @@ class RepeatedLayers:
         self, run: _Run, layer: torch.nn.Module, arguments: Sequence[Node | None]
     ) -> tuple[Tensor, ...]:
         capture = self._capture
-        instead = {
-            capture.input(old): capture.input(new)
-            for old, new in zip(_weights(run.layer), _weights(layer), strict=True)
-            if capture.is_used(old)
-        }
+        instead = {}
+        for weight, other in zip(_weights(run.layer), _weights(layer), strict=True):
+            if capture.is_used(weight):
+                first = capture.input(weight)
+                like = first if is_plain_fake(first.meta["example_value"]) else None
+                instead[first] = capture.input(other, like)
         for old, new in zip(run.arguments, arguments, strict=True):
             if old is not None and new is not None:
                 instead[old] = new
@@ -91,29 +93,14 @@ class RepeatedLayers:
 
 def _is_plain(value: Any) -> bool:
     """Whether sizes, strides and dtype say all of a result."""
-    if not isinstance(value, Tensor):
-        return all(map(_is_plain, value))
-    return value.layout is torch.strided and not (value.is_conj() or value.is_neg())
+    return is_plain_fake(value) if isinstance(value, Tensor) else all(map(_is_plain, value))
 
 
 def _gets_alike(first: Sequence[Any], second: Sequence[Any]) -> bool:
     return all(
-        a is b or (isinstance(a, Tensor) and isinstance(b, Tensor) and _form(a) == _form(b))
+        a is b or (isinstance(a, Tensor) and isinstance(b, Tensor) and form_of(a) == form_of(b))
         for a, b in zip(first, second, strict=True)
-    ) and _sharing(first) == _sharing(second)
-
-
-def _form(tensor: Tensor) -> tuple[Any, ...]:
-    """Dtype, sizes and strides. To compare the symbols themselves would be to assume something."""
-    numbers = (*tensor.shape, tensor.dim(), *tensor.stride(), tensor.storage_offset())
-    sizes = [n.node.expr if isinstance(n, torch.SymInt) else n for n in numbers]
-    return type(tensor), tensor.dtype, tensor.device, *sizes
-
-
-def _sharing(values: Sequence[Any]) -> list[int]:
-    """Of each tensor the place of the first one in the same memory."""
-    keys = [storage_key(value) if isinstance(value, Tensor) else None for value in values]
-    return [keys.index(key) for key in keys]
+    ) and sharing(first) == sharing(second)
 
 
 def _is_alike(first: torch.nn.Module, second: torch.nn.Module) -> bool:
@@ -122,7 +109,7 @@ def _is_alike(first: torch.nn.Module, second: torch.nn.Module) -> bool:
     return all(
         a is not None and b is not None and a[0] == b[0] and _computes_alike(a[1], b[1])
         for a, b in pairs
-    ) and _sharing(_weights(first)) == _sharing(_weights(second))
+    ) and sharing(_weights(first)) == sharing(_weights(second))
 
 
 def _computes_alike(first: torch.nn.Module, second: torch.nn.Module) -> bool:
@@ -152,7 +139,7 @@ def _is_same(a: Any, b: Any) -> bool:
 
 def _have_alike(first: dict[str, Any], second: dict[str, Any]) -> bool:
     return first.keys() == second.keys() and all(
-        a is b or (a is not None and b is not None and _form(a) == _form(b))
+        a is b or (a is not None and b is not None and form_of(a) == form_of(b))
         for a, b in zip(first.values(), second.values(), strict=True)
     )
 

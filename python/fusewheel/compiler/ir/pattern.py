@@ -25,6 +25,7 @@ from torch.fx import Graph, Node
 from fusewheel._torch.autograd import saved_tensor_hooks_off
 from fusewheel._torch.overloads import OpOverload
 from fusewheel.compiler.ir.effects import Effects, Modes, modes_of
+from fusewheel.compiler.ir.equal_calls import EqualCalls
 from fusewheel.compiler.ir.metadata import value_of
 
 
@@ -69,6 +70,7 @@ class Context:
         self.caller = caller
         self.effects = Effects(graph)
         self.modes: dict[Node, Modes] = modes_of(graph, modes)
+        self._calls = EqualCalls()
         # Not the fake mode of the tracing context, which Dynamo replaces before it calls a backend.
         fakes = (getattr(value_of(node), "fake_mode", None) for node in graph.nodes)
         self._fake = next((fake for fake in fakes if fake is not None), None)
@@ -89,6 +91,21 @@ class Context:
             modes = replace(modes, grad=False)
         with saved_tensor_hooks_off(), self._fake or contextlib.nullcontext(), modes.active():
             yield
+
+    def compute(
+        self,
+        node: Node,
+        target: Callable[..., Any] | str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """What a call returns for example values and constants, under the modes of a node.
+
+        The target is a function, or the name of a method of the first argument.
+        """
+        modes = self.modes[node], "example_value" in node.meta
+        with self.active(node):
+            return self._calls(target, args, kwargs, modes)
 
     def add(self, node: Node, like: Node) -> None:
         """Add a new node, which runs under the modes of `like`."""
@@ -145,14 +162,17 @@ class Builder:
 
     def call(self, target: Callable[..., Any], *args: Any, **options: Any) -> Node:
         """Emit a call; arguments are nodes and constants, options constants."""
-        return self._emit(target, args, options)
+        values = [value_of(arg) if isinstance(arg, Node) else arg for arg in args]
+        value = self._context.compute(self._origin, target, values, options)
+        return self._emit(target, args, options, value)
 
     def item(self, node: Node, index: int) -> Node:
         """Emit the selection of one output of a call."""
-        return self._emit(operator.getitem, (node, index), {})
+        several: Any = value_of(node)
+        return self._emit(operator.getitem, (node, index), {}, several[index])
 
     def _emit(
-        self, target: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
+        self, target: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], value: Any
     ) -> Node:
         graph = self._context.graph
         with graph.inserting_before(self._before):
@@ -161,9 +181,7 @@ class Builder:
         for key in ("stack_trace", "nn_module_stack", "source_fn_stack", "custom"):
             if key in self._origin.meta:
                 node.meta[key] = self._origin.meta[key]
-        values = [value_of(arg) if isinstance(arg, Node) else arg for arg in args]
-        with self._context.active(self._origin):
-            node.meta[self.key] = target(*values, **options)
+        node.meta[self.key] = value
         return node
 
     def discard(self) -> None:

@@ -68,6 +68,8 @@ def _is_leaf(tensor: torch.Tensor) -> bool:
 
 
 def _requires_grad(value: object) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.requires_grad
     return any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in tree_leaves(value))
 
 

@@ -32,7 +32,7 @@ from fusewheel.compiler.ir.source import Line, line_of
 from fusewheel.compiler.match.checks import check, check_replacement
 from fusewheel.compiler.match.registry import known_patterns
 from fusewheel.compiler.match.report import Recorder, Report, size_text
-from fusewheel.compiler.match.strides import follow
+from fusewheel.compiler.match.strides import follow, restrided
 from fusewheel.compiler.match.switches import REASON, disabled
 from fusewheel.compiler.read.attention import attention_of
 
@@ -253,8 +253,7 @@ class _Pass:
             assert old is not None and new is not None
             own[result] = old
             if not same_sizes(old.stride(), new.stride()):
-                with self._context.active(root):
-                    own[result] = old.as_strided(new.shape, new.stride())
+                own[result] = restrided(self._context, root, old, new.stride())
                 changed[root] = own[result]
         return own | follow(self._context, changed)
 

@@ -16,11 +16,22 @@ import torch
 from torch.fx import Node
 from torch.fx.node import map_arg
 
+from fusewheel._torch.fx import is_plain_fake, made_again
 from fusewheel.compiler.ir.metadata import same_sizes, storage_of, value_of
 from fusewheel.compiler.ir.pattern import Context, Refuse, is_assertion
 
 _SIZES = frozenset({"size", "dim", "numel"})
 _SIZE_FUNCTIONS = frozenset({torch.ops.aten.sym_size.int, torch.ops.aten.sym_numel.default})
+
+
+def restrided(
+    context: Context, node: Node, value: torch.Tensor, strides: Sequence[Any]
+) -> torch.Tensor:
+    """An example value of a node in the same memory, with other strides."""
+    if is_plain_fake(value):
+        return made_again(value, value, strides)
+    with context.active(node):
+        return value.as_strided(value.shape, strides)
 
 
 def follow(
@@ -89,11 +100,8 @@ def _run(context: Context, node: Node, found: dict[Node, Any]) -> Any:
 
     args, kwargs = map_arg(node.args, value), map_arg(node.kwargs, value)
     try:
-        with context.active(node):
-            if node.op == "call_method":
-                return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-            if node.op == "call_function" and callable(node.target):
-                return node.target(*args, **kwargs)
+        if node.op == "call_method" or (node.op == "call_function" and callable(node.target)):
+            return context.compute(node, node.target, args, kwargs)
     except Exception as error:
         raise Refuse(f"{node.name} depends on the layout of the result") from error
     raise Refuse(f"the layout of the result would differ, and {node.name} is opaque")
