@@ -13,9 +13,13 @@ import pytest
 import torch
 from compiler.test_caches import MODELS, OPTIONS, build
 from compiler.test_models import tokens
+from fusewheel._core.cache_argument import cache_argument
+from fusewheel.compiler.entry import dynamo
 from fusewheel.compiler.entry.capture import Capture
+from fusewheel.compiler.match.rewrite import rewrite
 from nightly import NIGHTLY
 from torch._dynamo.utils import counters
+from transformers import DynamicCache
 
 INNER = [{"inner": "engine"}, {"inner": "none"}]
 
@@ -223,6 +227,26 @@ def test_what_is_left_to_dynamo(llama: Any) -> None:
     with torch.no_grad():
         torch.testing.assert_close(model(ids).logits, llama(ids).logits)
     assert programs(model) == []
+
+
+@pytest.mark.parametrize("saved", [0.0, 1.0])
+def test_without_options(llama: Any, monkeypatch: pytest.MonkeyPatch, saved: float) -> None:
+    """Dynamo is left what generated code is faster for. A graph is rewritten once."""
+    ran: list[Any] = []
+
+    def noting(gm: Any, **given: Any) -> Any:
+        ran.append(given["inner"])
+        return rewrite(gm, **given)
+
+    monkeypatch.setattr(dynamo, "rewrite", noting)
+    monkeypatch.setattr(dynamo, "gain", lambda gm: saved)
+    model = frozen(llama, None)
+    cache = DynamicCache(config=llama.config)
+    call = {"input_ids": tokens(9, 1), cache_argument(): cache, "use_cache": True}
+    with torch.no_grad():
+        program = model._compiled_call_impl.direct.program((), call)
+    assert (program is None) == (saved > 0)
+    assert ran == ["none"]
 
 
 def test_a_model_that_changes_itself_is_put_back(llama: Any, monkeypatch: Any) -> None:
