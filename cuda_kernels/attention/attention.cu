@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kTileThreads)
 void launch_attend(const char* op, const AttentionArgs& args, const PackedRows& packed,
                    Stream stream) {
   const auto& shape = args.shape;
-  for_tiles(shape.dtype, shape.value_size, [&](auto zero, auto groups) {
+  for_dtype(shape.dtype, [&](auto zero) {
     using T = decltype(zero);
     using A = Accumulate<T>;
     if (launch_attend_tensor<T>(op, args, packed, stream)) {
@@ -95,11 +95,13 @@ void launch_attend(const char* op, const AttentionArgs& args, const PackedRows& 
     const int64_t values = attention_scratch_bytes(shape);
     launch(op, mark_values<T>, blocks_for(values, kWarps), dim3(kWarp, kWarps), 0, stream, args,
            values);
-    constexpr int kColumns = kResultColumns<A, decltype(groups)::value>;
-    const Division division(shape.batch, shape.heads, shape.queries, shape.value_size, kColumns,
-                            packed.queries);
-    launch(op, attend<T, decltype(groups)::value>, blocks_for(division.tasks, 1), kTileThreads,
-           kTileBytes<A>, stream, args, division);
+    for_groups<A>(shape.value_size, [&](auto groups) {
+      constexpr int kColumns = kResultColumns<A, decltype(groups)::value>;
+      const Division division(shape.batch, shape.heads, shape.queries, shape.value_size, kColumns,
+                              packed.queries);
+      launch(op, attend<T, decltype(groups)::value>, blocks_for(division.tasks, 1), kTileThreads,
+             kTileBytes<A>, stream, args, division);
+    });
   });
 }
 

@@ -5,19 +5,14 @@
 // keys.
 
 #include "packing.h"
+#include "queries.h"
 #include "scores.h"
+#include "tensor_backward.h"
 
 namespace fusewheel {
 namespace {
 
 enum class Of { kQueries, kKeys, kValues };
-
-// What is known of one query.
-template <typename A>
-struct Query {
-  A base;  // logsumexp; anything finite where there is no key
-  A delta;
-};
 
 template <typename T, Of of, int groups>
 __device__ void gradient(const AttentionBackwardArgs& args, const Division& division, int64_t index,
@@ -47,15 +42,7 @@ __device__ void gradient(const AttentionBackwardArgs& args, const Division& divi
     const Head<T> q(forward.q, task.batch, head, own.query, own.queries, shape.size);
     const Head<T> grad(args.grad, task.batch, head, own.query, own.queries, shape.value_size);
     const Scores<T> scores(forward, task.batch, head);
-    const A* logsumexp = row_values<A>(forward.logsumexp, shape, task.batch, head, own.query);
-    const A* delta = row_values<A>(args.delta, shape, task.batch, head, own.query);
-    const auto query_at = [&](int64_t query) -> Query<A> {
-      if (query >= own.queries) {
-        return {0, 0};
-      }
-      const A base = logsumexp[query];
-      return {base == kNothing<A> ? 0 : base, delta[query]};
-    };
+    const Queries<A> queries(args, task, head);
     const int64_t end = task.wrong ? 0 : band.end(band.last(task.first));
     for (int64_t other = band.begin(task.first) / kTile * kTile; other < end; other += kTile) {
       Tile<A> tile;
@@ -74,7 +61,7 @@ __device__ void gradient(const AttentionBackwardArgs& args, const Division& divi
 #pragma unroll
         for (int j = 0; j < kOwnColumns; ++j) {
           const int64_t at = other + own_column(j);
-          const Query<A> query = query_at(kByQuery ? row : at);
+          const Query<A> query = queries[kByQuery ? row : at];
           A cap = 0;
           const A score = scores.finish(tile[i][j], kByQuery ? row : at, kByQuery ? at : row,
                                     columns.holds(own_column(j)), cap);
@@ -213,19 +200,16 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   }
 }
 
-void launch_gradients(const char* op, const AttentionBackwardArgs& args, const PackedRows& packed,
-                      Stream stream) {
+template <typename T>
+void launch_gradients_of(const char* op, const AttentionBackwardArgs& args,
+                         const PackedRows& packed, Stream stream) {
+  using A = Accumulate<T>;
   const auto& shape = args.forward.shape;
-  for_dtype(shape.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const Division rows(shape.batch, shape.heads, shape.queries, 1, 1);
-    launch(op, subtract<T>, blocks_for(rows.tasks, 1), kTileThreads, kTileBytes<Accumulate<T>>,
-           stream, args, rows);
-  });
+  const Division rows(shape.batch, shape.heads, shape.queries, 1, 1);
+  launch(op, subtract<T>, blocks_for(rows.tasks, 1), kTileThreads, kTileBytes<A>, stream, args,
+         rows);
   const int64_t widest = shape.size > shape.value_size ? shape.size : shape.value_size;
-  for_tiles(shape.dtype, widest, [&](auto zero, auto groups) {
-    using T = decltype(zero);
-    using A = Accumulate<T>;
+  for_groups<A>(widest, [&](auto groups) {
     constexpr int kGroups = decltype(groups)::value;
     const auto divide = [&](int64_t heads, int64_t rows, int64_t size, const Packed& sequences) {
       return Division(shape.batch, heads, rows, size, kResultColumns<A, kGroups>, sequences);
@@ -235,6 +219,17 @@ void launch_gradients(const char* op, const AttentionBackwardArgs& args, const P
                        divide(shape.heads, shape.queries, shape.size, packed.queries)};
     launch(op, gradients<T, kGroups>, blocks_for(of.tasks(), 1), kTileThreads, kTileBytes<A>,
            stream, args, of, of.tasks());
+  });
+}
+
+void launch_gradients(const char* op, const AttentionBackwardArgs& args, const PackedRows& packed,
+                      Stream stream) {
+  const auto& shape = args.forward.shape;
+  for_dtype(shape.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if (!launch_gradients_tensor<T>(op, args, packed, stream)) {
+      launch_gradients_of<T>(op, args, packed, stream);
+    }
   });
   if (args.grad_sinks != nullptr) {
     for_dtype(shape.dtype, [&](auto zero) {

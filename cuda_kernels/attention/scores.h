@@ -107,6 +107,11 @@ struct Scores {
 
   // The score; -inf where the key is not seen. `cap` becomes the hyperbolic tangent of the soft cap.
   __device__ A finish(A product, int64_t query, int64_t key, bool seen, A& cap) const {
+    return finish(product, query * query_stride + key * key_stride, seen, cap);
+  }
+
+  // Likewise, with the bias `at` elements from that of the first query and key.
+  __device__ A finish(A product, int64_t at, bool seen, A& cap) const {
     if (!seen) {
       return kNothing<A>;
     }
@@ -118,7 +123,6 @@ struct Scores {
     if (bias == nullptr) {
       return score;
     }
-    const int64_t at = query * query_stride + key * key_stride;
     if (is_mask) {
       return static_cast<const bool*>(bias)[at] ? score : kNothing<A>;
     }
@@ -127,18 +131,14 @@ struct Scores {
   }
 };
 
-// Calls body(T{}, groups) with the element type, and with as many groups of columns as `size` needs;
-// at most two.
-template <typename Body>
-void for_tiles(Dtype dtype, int64_t size, const Body& body) {
-  for_dtype(dtype, [&](auto zero) {
-    using A = Accumulate<decltype(zero)>;
-    if (size <= kResultColumns<A, 1>) {
-      body(zero, std::integral_constant<int, 1>());
-    } else {
-      body(zero, std::integral_constant<int, 2>());
-    }
-  });
+// Calls body(groups) with as many groups of columns as `size` needs; at most two.
+template <typename A, typename Body>
+void for_groups(int64_t size, const Body& body) {
+  if (size <= kResultColumns<A, 1>) {
+    body(std::integral_constant<int, 1>());
+  } else {
+    body(std::integral_constant<int, 2>());
+  }
 }
 
 }  // namespace

@@ -67,7 +67,10 @@ __device__ void attend_tiles(const Operands<T>& given, const Task& task, const B
     }
     unsigned marked = 0;
     if (careful) {
-      clean_tile<D>(values, marks);
+      const bool odd = clean_tile<D>(values);
+      if (threadIdx.x < kTile) {
+        marks[threadIdx.x] = odd;
+      }
       __syncthreads();
 #pragma unroll
       for (int j = 0; j < WarpElements::kColumns; ++j) {

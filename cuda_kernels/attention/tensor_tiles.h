@@ -21,29 +21,32 @@ constexpr int kHalfTile = kTile * D;  // elements
 
 template <int D, typename T>
 __device__ T* piece_of(T* tile, int row, int piece) {
-  return tile + (row * kPieces<D> + (piece ^ (row & 7))) * kPiece;
+  // Written so that the places of later pieces differ by a constant.
+  return tile + (row * kPieces<D> + (piece & ~7) + ((piece ^ row) & 7)) * kPiece;
 }
 
 // Begins to copy rows of a head from `first` on; what the head does not have is zero.
-template <int D, typename T>
+template <int D, int rows = kTile, typename T>
 __device__ void begin_tile(const Head<T>& head, int64_t first, T* tile) {
   const int thread = static_cast<int>(threadIdx.x);
   const int piece = thread % kPieces<D>;
   const int64_t at = piece * kPiece;
 #pragma unroll 1  // addresses of all rows would take too many registers
-  for (int row = thread / kPieces<D>; row < kTile; row += kTileThreads / kPieces<D>) {
+  for (int row = thread / kPieces<D>; row < rows; row += kTileThreads / kPieces<D>) {
     const bool exists = first + row < head.rows && at < head.size;
     const T* from = exists ? head.data + (first + row) * head.row + at : head.data;
     copy_async(piece_of<D>(tile, row, piece), from, exists);
   }
 }
 
-// Zeros instead of what is not finite in a tile that is there; marks the rows that had such elements.
-template <int D, typename T>
-__device__ void clean_tile(T* tile, bool* marks) {
+// Zeros instead of what is not finite in a tile that is there. Returns whether this thread's row had such
+// elements.
+template <int D, int rows = kTile, typename T>
+__device__ bool clean_tile(T* tile) {
   const int row = static_cast<int>(threadIdx.x);
-  if (row < kTile) {
-    bool odd = false;
+  bool odd = false;
+  if (row < rows) {
+#pragma unroll 1  // rare, and between others that need the registers
     for (int piece = 0; piece < kPieces<D>; ++piece) {
       T* own = piece_of<D>(tile, row, piece);
       float values[kPiece];
@@ -56,8 +59,8 @@ __device__ void clean_tile(T* tile, bool* marks) {
       }
       store(own, values);
     }
-    marks[row] = odd;
   }
+  return odd;
 }
 
 // The left factors of 16 rows, 16 elements of each from element 16 * step on.
@@ -109,12 +112,15 @@ struct WarpElements {
   static __device__ int column(int j) {
     return j / 2 * kMmaColumns + static_cast<int>(threadIdx.x) % 4 * 2 + j % 2;
   }
-  static __device__ float& at(HalfScores& tile, int i, int j) { return tile[j / 2][2 * i + j % 2]; }
+  template <int tiles>
+  static __device__ float& at(float (&tile)[tiles][4], int i, int j) {
+    return tile[j / 2][2 * i + j % 2];
+  }
 };
 
 // The left factors that 16 columns of a tile of scores are, rounded to the half type.
-template <typename T>
-__device__ void as_left(const HalfScores& tile, int step, uint32_t (&to)[4]) {
+template <typename T, int tiles>
+__device__ void as_left(const float (&tile)[tiles][4], int step, uint32_t (&to)[4]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const auto& from = tile[2 * step + i / 2];

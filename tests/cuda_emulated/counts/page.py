@@ -87,11 +87,11 @@ PREDICTION = f"""
 **A prediction that nobody has measured.** It takes the bandwidth and the rates of products that are
 published for each GPU, and three assumptions: a copy reaches {COPY:.0%} of the bandwidth,
 products reach {PRODUCTS:.0%} of the rate, and a launch costs {LAUNCH * 1e6:.0f} microseconds beside
-its work. `attention`, and `linear_int4` and `linear_int8` of 16 and 64 rows, use tensor cores, the
-others float32.
+its work. `attention` and its backward, and `linear_int4` and `linear_int8` of 16 and 64 rows, use
+tensor cores, the others float32.
 A case takes the time of its bytes or of its products, whichever is longer. Left out: too few
-threads to hide the latency of memory, the speed of caches, and pauses between launches. So a GPU
-may be slower than this.
+threads to hide the latency of memory, the speed of caches, pauses between launches, and the scores
+that the backward of attention computes twice (7 products for 5). So a GPU may be slower than this.
 
 **The first cache may take the time of `linear`, `linear_int8` and `linear_int4` with few rows.** A
 warp reads all of x for every two columns of the result, and the first cache answers: `again` says

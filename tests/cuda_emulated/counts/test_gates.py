@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from itertools import islice
 from unittest.mock import patch
 
 import pytest
@@ -15,6 +16,7 @@ from cuda_emulated.counts.launches import Instruction, Launch, watching
 from cuda_emulated.counts.missed import MISSED
 from fusewheel import ops
 from fusewheel.dispatch.operator import Make, Operator
+from nightly import NIGHTLY
 
 # No case: their products are ATen's, of which nothing is counted, or their kernels are others'; or
 # they have none.
@@ -29,6 +31,7 @@ OF_ATEN = {
 OF_ATTENTION = {"attention_varlen", "attention_varlen_backward"}
 # In half types.
 ON_TENSOR_CORES = ("attention", "attention_varlen", "linear_int8", "linear_int4")
+GRADIENTS_ON_TENSOR_CORES = ("attention_backward", "attention_varlen_backward")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -44,9 +47,9 @@ def test_every_operator_has_a_case():
     assert {case.operator for case in CASES} == set(OPERATORS) - OF_ATEN - OF_ATTENTION
 
 
-def check_races(operator: Operator, dtype: torch.dtype) -> None:
+def check_races(operator: Operator, dtype: torch.dtype, most: int | None = None) -> None:
     """Two blocks have all tasks, one after another; `test_figures` watches whole grids."""
-    for arguments in operator.samples(Make(dtype)):
+    for arguments in islice(operator.samples(Make(dtype)), most):
         with watching(), patch.dict(os.environ, FUSEWHEEL_EMULATION_BLOCKS="2"):
             operator.overload(*arguments)
 
@@ -59,6 +62,12 @@ def test_no_race(operator: Operator):
 @pytest.mark.parametrize("name", ON_TENSOR_CORES)
 def test_no_race_on_tensor_cores(name: str):
     check_races(OPERATORS[name], torch.bfloat16)
+
+
+@pytest.mark.parametrize("most", [1, pytest.param(None, marks=NIGHTLY)])
+@pytest.mark.parametrize("name", GRADIENTS_ON_TENSOR_CORES)
+def test_no_race_of_gradients_on_tensor_cores(name: str, most: int | None):
+    check_races(OPERATORS[name], torch.bfloat16, most)
 
 
 GLOBAL = Instruction(0, False, False, 16, 10, 320, 5120, 160, 160, 0, 0)
