@@ -396,10 +396,11 @@ def neon(session: nox.Session) -> None:
 def build(session: nox.Session) -> None:
     """Build, repair and audit the three wheels into dist/ (or `-- PACKAGE...`, `-- --gate`).
 
-    With `--gate` the CUDA kernels are compiled for one GPU; a release has them for all.
+    With `--gate` the CUDA kernels are compiled for one GPU; a release has them for all. With
+    `--spills` too, and a kernel whose registers go to memory is an error in large files as well.
     """
-    packages = [name for name in session.posargs if name != "--gate"] or PACKAGES
-    options = building.GATE if "--gate" in session.posargs else ()
+    packages = [name for name in session.posargs if name not in building.ONE_GPU] or PACKAGES
+    options = next((building.ONE_GPU[a] for a in session.posargs if a in building.ONE_GPU), ())
     shutil.rmtree(DIST, ignore_errors=True)
     session.install(*AUDIT_TOOLS)
     kernels = [package for package in packages if package in KERNEL_PACKAGES]
