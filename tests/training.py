@@ -6,7 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from oracle import assert_program_as_good_as_eager, to_dtype
+from oracle import (
+    assert_program_as_good_as_eager,
+    assert_vector_as_good_as_eager,
+    to_dtype,
+)
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
@@ -48,8 +52,8 @@ def assert_step(
     """`compiled` is as good as `function`; gives its results.
 
     `exact` is the function with every cast to float64, where it has casts of its own. The gradients
-    of a `whole` model are judged as one vector: among many tensors, which eager gets twice as
-    exactly as usual is a matter of chance.
+    of a `whole` model are judged as one vector, by its length: which of many tensors, or of the few
+    elements of one, eager gets twice as exactly as usual is a matter of chance.
     """
     kept = [isinstance(a, Tensor) and a.requires_grad for a in inputs]
     doubled = zip(to_dtype(inputs, torch.float64), kept, strict=True)
@@ -63,7 +67,10 @@ def assert_step(
             assert value == base, name
             continue
         assert value.requires_grad == base.requires_grad, name
-        if value.is_floating_point():
+        if whole and name == "gradients":
+            assert value.dtype == base.dtype, name
+            assert_vector_as_good_as_eager(value.double(), base.double(), truth[name], name)
+        elif value.is_floating_point():
             assert_program_as_good_as_eager(value, base, truth[name], name)
         else:
             assert torch.equal(value, base), name
