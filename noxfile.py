@@ -580,7 +580,7 @@ def examples(session: nox.Session) -> None:
     """
     wheels = building.build(session, *CPU_ONLY)
     tools = ("pytest", "numpy", "scikit-build-core>=0.12", "hatchling", "copier>=9", *BUILD_TOOLS)
-    session.install(TORCH, *tools, *building.local(wheels, "fusewheel", "fusewheel-cpu"))
+    session.install(LAZILY, TORCH, *tools, *building.local(wheels, "fusewheel", "fusewheel-cpu"))
     for name in session.posargs or EXAMPLES:
         folder = Path(session.create_tmp()) / name
         shutil.rmtree(folder, ignore_errors=True)
