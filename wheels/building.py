@@ -29,7 +29,7 @@ LARGE = ("attention_decode", "grouped_linear_blocks", "linear_int4", "linear_int
 
 
 def _one_gpu(*quickly: str) -> tuple[str, ...]:
-    """Options to compile for one GPU of a release, which takes nvcc a seventh of the time.
+    """Options to compile for one of the GPUs of a release: nvcc takes as long again for each.
 
     A kernel whose registers go to memory is an error, except in the files to compile quickly.
     """
