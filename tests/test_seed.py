@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -25,18 +26,35 @@ def test(name):
 """
 
 
+# Runs pytest several times in one process, which imports torch once.
+RUNS = """
+import json
+import sys
+import pytest
+
+for options in json.loads(sys.argv[1]):
+    print("run", flush=True)
+    if code := pytest.main(["-s", "-p", "no:cacheprovider", *options]):
+        sys.exit(code)
+"""
+
+
 @pytest.fixture
 def run(tmp_path: Path):
-    """Runs the two tests, with options; returns the numbers of either and all that was written."""
+    """Runs the two tests, once with each of some options, in one process.
+
+    Returns of each run the numbers of either test and all that was written.
+    """
     (tmp_path / "conftest.py").write_text(CONFTEST.read_text())
     (tmp_path / "test_numbers.py").write_text(TESTS)
 
-    def run(*options: str) -> tuple[dict[str, str], str]:
-        command = (sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", *options)
+    def run(*runs: list[str]) -> list[tuple[dict[str, str], str]]:
+        command = (sys.executable, "-c", RUNS, json.dumps(runs))
         env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
-        return dict(re.findall(r"numbers (\w) (.*)", done.stdout)), done.stdout
+        texts = re.split("^run$", done.stdout, flags=re.MULTILINE)[1:]
+        return [(dict(re.findall(r"numbers (\w) (.*)", text)), text) for text in texts]
 
     return run
 
@@ -46,17 +64,21 @@ def test_a_run_says_how_to_have_its_numbers_again(run, tmp_path: Path):
     pytest.importorskip("xdist")
     writes = '    open(f"{name}.txt", "w").write(" ".join(map(str, numbers)))'
     (tmp_path / "test_numbers.py").write_text(TESTS + writes)
-    _, text = run("-p", "xdist.plugin", "-n", "2")
+    [(_, text)] = run(["-p", "xdist.plugin", "-n", "2"])
     apart = {name: (tmp_path / f"{name}.txt").read_text() for name in "ab"}
     assert apart["a"] != apart["b"]
 
-    seed = re.search(r"again with --seed (\d+)", text)[1]
-    together, text = run("--seed", seed)
-    assert together == apart
-    assert f"seed: {seed}; again with --seed {seed}" in text
+    def seed(text: str) -> str:
+        return re.search(r"again with --seed (\d+)", text)[1]
 
-    alone, text = run("test_numbers.py::test[b]")
-    other = re.search(r"again with --seed (\d+)", text)[1]
-    different, _ = run("--seed", other)
-    assert different["a"] != together["a"]
-    assert alone == {"b": different["b"]}
+    first = seed(text)
+    (together, text), (alone, one), (after, _) = run(
+        ["--seed", first],
+        ["test_numbers.py::test[b]"],
+        ["test_numbers.py::test[b]", "--seed", first],
+    )
+    assert together == apart
+    assert f"seed: {first}; again with --seed {first}" in text
+    # Alone it has the numbers that it has after others, and of another seed other numbers.
+    assert after == {"b": together["b"]}
+    assert seed(one) != first and alone["b"] != together["b"]

@@ -1,15 +1,28 @@
-"""Uses most of fusewheel, without the names of torch that the environment says to hide.
+"""Uses most of fusewheel, without any name of torch that it has a fallback for.
 
-Prints the names that were looked up and have a fallback, as JSON.
+Prints these names, as JSON.
 """
 
 import importlib.util
 import json
-import os
 import sys
 import warnings
 
-HIDDEN = json.loads(os.environ.get("HIDDEN_NAMES", "[]"))
+
+class Fallbacks:
+    """All names that have a fallback; and those that were asked for."""
+
+    def __init__(self):
+        self.looked_up, self.asked = {}, set()
+
+    def __contains__(self, path):
+        has = self.looked_up[path].fallback
+        if has:
+            self.asked.add(path)
+        return has
+
+
+HIDDEN = Fallbacks()
 
 
 class Hide:
@@ -24,7 +37,7 @@ class Hide:
 
         def exec_module(module):
             execute(module)
-            module.hidden.update(HIDDEN)
+            module.hidden, HIDDEN.looked_up = HIDDEN, module.looked_up
 
         spec.loader.exec_module = exec_module
         return spec
@@ -89,9 +102,7 @@ def main() -> None:
         with torch.no_grad():
             torch.testing.assert_close(fused(x), Net()(x))
 
-    from fusewheel._torch.find import looked_up
-
-    print(json.dumps(sorted(name.path for name in looked_up.values() if name.fallback)))
+    print(json.dumps(sorted(HIDDEN.asked)))
 
 
 main()
