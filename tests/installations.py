@@ -11,6 +11,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+from copies import run_beside_torch
+
 STUB_TORCH = """
 class version:
     cuda = {cuda!r}
@@ -39,8 +41,8 @@ class Installation:
     def package(self, name: str, version: str | None = None) -> Path:
         """Copies an installed package with its metadata, as if it were another version."""
         source = Path(importlib.import_module(name).__file__).parent
-        ignore = shutil.ignore_patterns("__pycache__")
-        copy = Path(shutil.copytree(source, self.folder / name, ignore=ignore))
+        # With what Python compiled of it, which it would do again in each copy.
+        copy = Path(shutil.copytree(source, self.folder / name))
         for metadata in importlib.metadata.distribution(name).files or ():
             if metadata.name in ("METADATA", "entry_points.txt"):
                 target = self.folder / metadata.parent.name / metadata.name
@@ -59,8 +61,13 @@ class Installation:
         (package / "__init__.py").write_text(STUB_TORCH.format(version=version, cuda=cuda))
 
     def run(self, text: str, *flags: str, path: str = "", **environment: str) -> Outcome:
-        """Runs a program that finds this folder before (or, isolated, instead of) all others."""
+        """Runs a program that finds this folder before (or, isolated, instead of) all others.
+
+        Where an interpreter is told nothing else, torch is imported already.
+        """
         text = f"import sys; sys.path.insert(0, {path or str(self.folder)!r})\n{text}"
+        if not flags and not environment:
+            return Outcome(run_beside_torch(text, self.folder.parent))
         done = subprocess.run(
             [sys.executable, *flags, "-c", text],
             check=False,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+from pathlib import Path
 
 import fusewheel_cpu
 import fusewheel_cuda
 import pytest
+from copies import run_beside_torch
 
 CPU, CUDA = str(fusewheel_cpu.library), str(fusewheel_cuda.library)
 USE = """
@@ -22,23 +25,33 @@ def load(*libraries: str) -> str:
     )
 
 
+@pytest.fixture
+def run(tmp_path: Path):
+    """Runs a program text in a process of its own that has imported torch; its folder is empty."""
+
+    def run(text: str) -> subprocess.CompletedProcess[str]:
+        return run_beside_torch(text, tmp_path)
+
+    return run
+
+
 def has_cuda_kernel() -> str:
     return 'assert torch._C._dispatch_has_kernel_for_dispatch_key("fusewheel::muladd", "CUDA")\n'
 
 
 @pytest.mark.parametrize("libraries", [(CPU,), (CPU, CPU), (CPU, CUDA), (CUDA, CPU)])
-def test_any_order_and_repetition(run_python, libraries):
-    done = run_python(load(*libraries) + USE)
+def test_any_order_and_repetition(run, libraries):
+    done = run(load(*libraries) + USE)
     assert (done.returncode, done.stdout) == (0, "works\n"), done.stderr
 
 
-def test_the_cuda_library_alone_registers_its_kernels_in_a_cpu_only_torch(run_python):
-    done = run_python(load(CUDA) + has_cuda_kernel() + "print('works')")
+def test_the_cuda_library_alone_registers_its_kernels_in_a_cpu_only_torch(run):
+    done = run(load(CUDA) + has_cuda_kernel() + "print('works')")
     assert (done.returncode, done.stdout) == (0, "works\n"), done.stderr
 
 
-def test_only_one_schema_library_is_mapped(run_python):
-    done = run_python(
+def test_only_one_schema_library_is_mapped(run):
+    done = run(
         load(CPU, CUDA)
         + "maps = {l.split()[-1] for l in open('/proc/self/maps') if 'fusewheel_schema' in l}\n"
         + "print(len(maps))"
@@ -47,18 +60,18 @@ def test_only_one_schema_library_is_mapped(run_python):
 
 
 @pytest.mark.parametrize("package", ["fusewheel_cpu", "fusewheel_cuda"])
-def test_a_second_copy_of_the_schema_by_path_is_harmless(run_python, copied, package):
+def test_a_second_copy_of_the_schema_by_path_is_harmless(run, copied, package):
     copy = copied(package) / "libfusewheel_schema.so"
     first, second = CPU, str(copy)
     for libraries in itertools.permutations((first, second)):
-        done = run_python(load(*libraries) + USE)
+        done = run(load(*libraries) + USE)
         assert (done.returncode, done.stdout) == (0, "works\n"), done.stderr
 
 
-def test_both_packages_load_through_the_front_in_either_import_order(run_python):
+def test_both_packages_load_through_the_front_in_either_import_order(run):
     for order in itertools.permutations(("fusewheel_cpu", "fusewheel_cuda", "fusewheel")):
         imports = "import torch\n" + "".join(f"import {name}\n" for name in order)
-        done = run_python(imports + USE)
+        done = run(imports + USE)
         assert (done.returncode, done.stdout) == (0, "works\n"), done.stderr
 
 
@@ -67,7 +80,7 @@ def test_library_before_torch_is_an_error_and_no_crash(run_python):
     assert done.returncode == 1 and "libtorch_cpu.so" in done.stderr
 
 
-def test_every_instruction_set_level_converts_exactly(run_python):
+def test_every_instruction_set_level_converts_exactly(run):
     """Operators are compared with eager at each level by `nox -s tests`."""
     text = """
 import fusewheel, fusewheel_cpu, torch
@@ -84,9 +97,10 @@ for dtype in (torch.bfloat16, torch.float16):
 print(fusewheel_cpu.choices()["FUSEWHEEL_CPU_ISA"])
 """
     level_in_force = text.splitlines()[-1]
-    best = run_python(f"import fusewheel_cpu\n{level_in_force}").stdout.strip()
+    best = run(f"import fusewheel_cpu\n{level_in_force}").stdout.strip()
     for level in ("baseline", "v3"):
-        done = run_python(text, FUSEWHEEL_CPU_ISA=level)
+        asked = f"import os\nos.environ['FUSEWHEEL_CPU_ISA'] = {level!r}\n"
+        done = run(asked + text)
         assert done.returncode == 0, done.stderr
         # A processor may have less than what is asked for: "baseline" < "v3" < "v4".
         assert done.stdout.strip() == min(level, best)
