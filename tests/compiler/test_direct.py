@@ -50,6 +50,11 @@ def llama() -> Any:
     return build("Llama", num_hidden_layers=2)
 
 
+@pytest.fixture(scope="module")
+def one_layer() -> Any:
+    return build("Llama")
+
+
 @pytest.mark.parametrize("options", INNER, ids=str)
 def test_llama(llama: Any, options: Any) -> None:
     """Prompts of any length take one program and tokens another one."""
@@ -104,35 +109,37 @@ def test_ten_long_texts(name: str) -> None:
         assert torch.equal(text(model, ids, max_new_tokens=200), expected)
 
 
-def test_a_prompt_of_one_token(llama: Any) -> None:
-    model, ids = frozen(llama), tokens(1, 1)
-    assert torch.equal(text(model, ids), text(llama, ids))
+def test_a_prompt_of_one_token(one_layer: Any) -> None:
+    model, ids = frozen(one_layer), tokens(1, 1)
+    assert torch.equal(text(model, ids), text(one_layer, ids))
     assert graphs() == 0
 
 
 @pytest.mark.parametrize(
     "more", [{}, {"num_beams": 3}, {"num_return_sequences": 2, "num_beams": 2}]
 )
-def test_batches_and_beams(llama: Any, more: Any) -> None:
-    model, ids = frozen(llama), tokens(6, 3)
-    assert torch.equal(text(model, ids, **more), text(llama, ids, **more))
+def test_batches_and_beams(one_layer: Any, more: Any) -> None:
+    model, ids = frozen(one_layer), tokens(6, 3)
+    assert torch.equal(text(model, ids, **more), text(one_layer, ids, **more))
 
 
-def test_padding(llama: Any) -> None:
-    model, ids = frozen(llama), tokens(6, 2)
+def test_padding(one_layer: Any) -> None:
+    model, ids = frozen(one_layer), tokens(6, 2)
     ids[0, :2] = 0
     mask = (ids != 0).long()
-    assert torch.equal(text(model, ids, attention_mask=mask), text(llama, ids, attention_mask=mask))
+    assert torch.equal(
+        text(model, ids, attention_mask=mask), text(one_layer, ids, attention_mask=mask)
+    )
     assert graphs() > 0
 
 
-def test_several_tokens_after_others(llama: Any) -> None:
+def test_several_tokens_after_others(one_layer: Any) -> None:
     """A chat goes on with its cache, by Dynamo; what the cache was before stays as it was."""
-    model = frozen(llama)
+    model = frozen(one_layer)
     ids = tokens(12, 1)
     with torch.no_grad():
         caches = []
-        for one in (model, llama):
+        for one in (model, one_layer):
             first = one.generate(ids[:, :5], return_dict_in_generate=True, max_new_tokens=3)
             caches.append(first.past_key_values if "past_key_values" in first else first.cache)
         held = caches[0].layers[0].keys
@@ -140,7 +147,7 @@ def test_several_tokens_after_others(llama: Any) -> None:
         name = "cache" if "cache" in first else "past_key_values"
         found, expected = (
             one.generate(torch.cat([ids, ids[:, :3]], 1), max_new_tokens=4, **{name: cache})
-            for one, cache in zip((model, llama), caches, strict=True)
+            for one, cache in zip((model, one_layer), caches, strict=True)
         )
     assert torch.equal(found, expected)
     assert torch.equal(held, before)
@@ -159,10 +166,10 @@ def test_values_of_parameters_may_change(llama: Any) -> None:
     assert graphs() == 0
 
 
-def test_a_replaced_layer(llama: Any) -> None:
-    model, ids = frozen(llama), tokens(9, 1)
+def test_a_replaced_layer(one_layer: Any) -> None:
+    model, ids = frozen(one_layer), tokens(9, 1)
     text(model, ids)
-    other = copy.deepcopy(llama)
+    other = copy.deepcopy(one_layer)
     layer = torch.nn.Linear(model.config.hidden_size, model.config.vocab_size)
     model.lm_head = other.lm_head = layer
     model._compiled_call_impl._text._end = 0.0
@@ -170,10 +177,10 @@ def test_a_replaced_layer(llama: Any) -> None:
         assert torch.equal(text(model, ids), text(other, ids))
 
 
-def test_training_afterwards(llama: Any) -> None:
+def test_training_afterwards(one_layer: Any) -> None:
     """Gradients are those of the model that was never frozen."""
-    model, other, ids = frozen(llama), copy.deepcopy(llama), tokens(9, 2)
-    exact = copy.deepcopy(llama).double()
+    model, other, ids = frozen(one_layer), copy.deepcopy(one_layer), tokens(9, 2)
+    exact = copy.deepcopy(one_layer).double()
     text(model, ids)
     for one in (model, other, exact):
         one.train().requires_grad_(True)
@@ -198,21 +205,21 @@ def test_patterns_that_are_switched_off(llama: Any) -> None:
     assert counters["fusewheel"]["rope"] == 0 and counters["fusewheel"]["append"] == 8
 
 
-def test_threads(llama: Any) -> None:
-    model = frozen(llama)
+def test_threads(one_layer: Any) -> None:
+    model = frozen(one_layer)
     prompts = [tokens(length, 1) for length in (5, 9, 12, 7)]
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda ids: text(model, ids), prompts))
     for ids, one in zip(prompts, found, strict=True):
-        assert torch.equal(one, text(llama, ids))
+        assert torch.equal(one, text(one_layer, ids))
     assert graphs() == 0
 
 
-def test_what_is_left_to_dynamo(llama: Any) -> None:
+def test_what_is_left_to_dynamo(one_layer: Any) -> None:
     """Hooks, a forward of the user's, autocast, and a call without a cache."""
     ids = tokens(9, 1)
     calls: list[Any] = []
-    hooked, replaced = copy.deepcopy(llama), copy.deepcopy(llama)
+    hooked, replaced = copy.deepcopy(one_layer), copy.deepcopy(one_layer)
     hooked.model.norm.register_forward_hook(lambda *_: calls.append(1))
     own = replaced.model.norm.forward
     replaced.model.norm.forward = lambda x: own(x) * 2
@@ -220,12 +227,12 @@ def test_what_is_left_to_dynamo(llama: Any) -> None:
         model = frozen(one)
         assert torch.equal(text(model, ids), text(one, ids))
         assert programs(model) == [] and graphs() > 0
-    model = frozen(llama)
+    model = frozen(one_layer)
     with torch.autocast("cpu", torch.bfloat16):
         text(model, ids)
     assert programs(model) == []
     with torch.no_grad():
-        torch.testing.assert_close(model(ids).logits, llama(ids).logits)
+        torch.testing.assert_close(model(ids).logits, one_layer(ids).logits)
     assert programs(model) == []
 
 
@@ -249,8 +256,8 @@ def test_without_options(llama: Any, monkeypatch: pytest.MonkeyPatch, saved: flo
     assert ran == ["none"]
 
 
-def test_a_model_that_changes_itself_is_put_back(llama: Any, monkeypatch: Any) -> None:
-    kind = type(llama.model.norm)
+def test_a_model_that_changes_itself_is_put_back(one_layer: Any, monkeypatch: Any) -> None:
+    kind = type(one_layer.model.norm)
     forward = kind.forward
 
     def counting(self: Any, x: torch.Tensor) -> torch.Tensor:
@@ -258,7 +265,7 @@ def test_a_model_that_changes_itself_is_put_back(llama: Any, monkeypatch: Any) -
         return self.last
 
     monkeypatch.setattr(kind, "forward", counting)
-    model, ids = frozen(llama), tokens(9, 1)
-    assert torch.equal(text(model, ids), text(llama, ids))
+    model, ids = frozen(one_layer), tokens(9, 1)
+    assert torch.equal(text(model, ids), text(one_layer, ids))
     assert programs(model) == []
     assert type(model.model.norm.last) is torch.Tensor
