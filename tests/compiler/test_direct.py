@@ -116,7 +116,12 @@ def test_a_prompt_of_one_token(one_layer: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"num_beams": 3}, {"num_return_sequences": 2, "num_beams": 2}]
+    "more",
+    [
+        {},
+        {"num_beams": 3},
+        pytest.param({"num_return_sequences": 2, "num_beams": 2}, marks=NIGHTLY),
+    ],
 )
 def test_batches_and_beams(one_layer: Any, more: Any) -> None:
     model, ids = frozen(one_layer), tokens(6, 3)

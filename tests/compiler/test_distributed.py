@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,12 @@ def work(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+def both(_: int, folder: str) -> None:
+    """The processes as copies of this one, which imports once what takes seconds."""
+    method = "fork" if sys.platform == "linux" else "spawn"
+    torch.multiprocessing.start_processes(work, (folder,), PROCESSES, start_method=method)
+
+
 def _batch() -> Tensor:
     return tokens(batch=2 * PROCESSES).view(PROCESSES, 2, -1)
 
@@ -70,8 +77,9 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> list[Steps]:
         pytest.skip("torch was built without torch.distributed")
     folder = tmp_path_factory.mktemp("processes")
     # Under the name by which the processes find it: the folder `tests` is on their path.
-    named = importlib.import_module(f"compiler.{Path(__file__).stem}").work
-    torch.multiprocessing.spawn(named, (str(folder),), nprocs=PROCESSES)
+    named = importlib.import_module(f"compiler.{Path(__file__).stem}").both
+    # Not a copy of this one: autograd has run here.
+    torch.multiprocessing.spawn(named, (str(folder),))
     return [torch.load(Path(folder) / f"{rank}.pt") for rank in range(PROCESSES)]
 
 
