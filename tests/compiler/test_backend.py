@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import subprocess
-import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import fusewheel
 import pytest
 import torch
 import torch.nn.functional as F
+from copies import run_beside_torch
 from fusewheel.compiler import backend, rewrite
 from fusewheel.compiler.ir.pattern import Context, Match, Pattern
 from fusewheel.compiler.patterns import all_patterns
@@ -47,7 +47,7 @@ def _captured() -> torch.fx.GraphModule:
 
 
 @pytest.mark.matrix
-def test_found_without_an_import() -> None:
+def test_found_without_an_import(tmp_path: Path) -> None:
     code = (
         "import torch, sys; import torch.nn.functional as F; "
         "seen = 'fusewheel' in sys.modules; "
@@ -55,17 +55,17 @@ def test_found_without_an_import() -> None:
         "options={'inner': 'eager'}); f(torch.ones(2), torch.ones(2)); "
         "assert not seen and 'fusewheel' in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    run_beside_torch(code, tmp_path).check_returncode()
 
 
 @pytest.mark.matrix
-def test_import_is_light() -> None:
+def test_import_is_light(tmp_path: Path) -> None:
     code = (
         "import sys, fusewheel, fusewheel.compiler; "
         "heavy = {'torch._dynamo', 'torch._inductor', 'transformers', "
         "'fusewheel.compiler.lower.engine'} & set(sys.modules); assert not heavy, heavy"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    run_beside_torch(code, tmp_path).check_returncode()
 
 
 @pytest.mark.parametrize("inner", ["eager", "aot_eager"])

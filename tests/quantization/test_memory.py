@@ -1,10 +1,10 @@
 """Resident memory in a process of its own, where nothing else allocates."""
 
 import json
-import subprocess
 import sys
 
 import pytest
+from copies import run_beside_torch
 
 PROGRAM = """
 import ctypes, gc, json, os, torch, fusewheel
@@ -37,13 +37,9 @@ print(json.dumps({
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/statm")
 @pytest.mark.parametrize(("kind", "bits"), [("int4", 5), ("int8", 8.5)])
-def test_resident_memory_falls_to_that_of_the_codes(kind, bits):
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.replace("KIND", repr(kind))],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+def test_resident_memory_falls_to_that_of_the_codes(kind, bits, tmp_path):
+    done = run_beside_torch(PROGRAM.replace("KIND", repr(kind)), tmp_path)
+    assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     weights = 12 * 2048 * 2048
     assert found["said_before"] == 4 * weights

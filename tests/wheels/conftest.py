@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from copies import run_beside_torch
 
 
 @pytest.fixture
@@ -27,6 +28,16 @@ def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
             env={**os.environ, **environment},
             timeout=120,
         )
+
+    return run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
+    """Runs a program text in a process of its own that has imported torch; its folder is empty."""
+
+    def run(text: str) -> subprocess.CompletedProcess[str]:
+        return run_beside_torch(text, tmp_path)
 
     return run
 

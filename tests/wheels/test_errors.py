@@ -138,8 +138,8 @@ def test_errors_are_import_errors():
             assert issubclass(thing, ImportError)
 
 
-def test_import_is_light(run_python):
-    done = run_python(
+def test_import_is_light(run):
+    done = run(
         "import sys, torch, fusewheel\n"
         "print({'torch._dynamo', 'torch._inductor', 'transformers'} & set(sys.modules) or 'light')"
     )
@@ -151,7 +151,7 @@ def test_a_missing_front_attribute_is_an_attribute_error():
         fusewheel.nothing_of_the_kind  # noqa: B018
 
 
-def test_info_names_versions_and_backends(run_python):
-    done = run_python("from fusewheel.cli import main; main(['info'])")
+def test_info_names_versions_and_backends(run):
+    done = run("from fusewheel.cli import main; main(['info'])")
     assert done.returncode == 0, done.stderr
     assert FRONT in done.stdout and "backend cpu" in done.stdout and "rms_norm" in done.stdout

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-from pathlib import Path
 
 import fusewheel_cpu
 import fusewheel_cuda
 import pytest
-from copies import run_beside_torch
 
 CPU, CUDA = str(fusewheel_cpu.library), str(fusewheel_cuda.library)
 USE = """
@@ -23,16 +20,6 @@ def load(*libraries: str) -> str:
     return "import torch\n" + "".join(
         f"torch.ops.load_library({library!r})\n" for library in libraries
     )
-
-
-@pytest.fixture
-def run(tmp_path: Path):
-    """Runs a program text in a process of its own that has imported torch; its folder is empty."""
-
-    def run(text: str) -> subprocess.CompletedProcess[str]:
-        return run_beside_torch(text, tmp_path)
-
-    return run
 
 
 def has_cuda_kernel() -> str:
