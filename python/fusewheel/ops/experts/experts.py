@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -150,25 +150,38 @@ def _check_equal(name: str, got: Any, expected: Any, what: str) -> None:
         check("experts", own == wanted, message)
 
 
-def _fake(
-    x: Tensor,
-    indices: Tensor,
-    weights: Tensor,
-    gate_up: Tensor,
-    gate_up_kind: int,
-    gate_up_bias: Tensor | None,
-    down: Tensor,
-    down_kind: int,
-    down_bias: Tensor | None,
-    activation: int,
-) -> Tensor:
-    first = Layers(gate_up, gate_up_bias, gate_up_kind)
-    last = Layers(down, down_bias, down_kind)
-    _check(x, indices, weights, first, last)
-    check_weight_dtype("experts", ("weights", weights), ("x", x))
-    if not 0 <= activation < len(ACTIVATIONS):
-        fail("experts", f"activation must be from 0 to 2, got {activation}")
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+class _Call(NamedTuple):
+    """The arguments of the operator, in its order."""
+
+    x: Tensor
+    indices: Tensor
+    weights: Tensor
+    gate_up: Tensor
+    gate_up_kind: int
+    gate_up_bias: Tensor | None
+    down: Tensor
+    down_kind: int
+    down_bias: Tensor | None
+    activation: int
+
+    @property
+    def first(self) -> Layers:
+        """Gate and up."""
+        return Layers(self.gate_up, self.gate_up_bias, self.gate_up_kind)
+
+    @property
+    def last(self) -> Layers:
+        """Down."""
+        return Layers(self.down, self.down_bias, self.down_kind)
+
+
+def _fake(*arguments: Any) -> Tensor:
+    call = _Call(*arguments)
+    _check(call.x, call.indices, call.weights, call.first, call.last)
+    check_weight_dtype("experts", ("weights", call.weights), ("x", call.x))
+    if not 0 <= call.activation < len(ACTIVATIONS):
+        fail("experts", f"activation must be from 0 to 2, got {call.activation}")
+    return torch.empty(call.x.shape, dtype=call.x.dtype, device=call.x.device)
 
 
 def _grouped(layers: Layers, rows: Tensor, ends: Tensor) -> Tensor:
@@ -177,65 +190,42 @@ def _grouped(layers: Layers, rows: Tensor, ends: Tensor) -> Tensor:
     return grouped_blocks_reference(rows, layers.weight, layers.kind, ends, layers.bias)
 
 
-def _reference(
-    x: Tensor,
-    indices: Tensor,
-    weights: Tensor,
-    gate_up: Tensor,
-    gate_up_kind: int,
-    gate_up_bias: Tensor | None,
-    down: Tensor,
-    down_kind: int,
-    down_bias: Tensor | None,
-    activation: int,
-) -> Tensor:
-    experts = gate_up.shape[0]
+def _reference(*arguments: Any) -> Tensor:
+    call = _Call(*arguments)
+    x, indices, experts = call.x, call.indices, call.gate_up.shape[0]
     order = order_of(indices, experts)
-    rows = x.index_select(0, order.tokens)
-    both = wide(_grouped(Layers(gate_up, gate_up_bias, gate_up_kind), rows, order.ends))
+    both = wide(_grouped(call.first, x.index_select(0, order.tokens), order.ends))
     gate, up = both.chunk(2, -1)
-    if activation == 0:
+    if call.activation == 0:
         gate = functional.silu(gate)
     else:
-        gate = functional.gelu(gate, approximate="tanh" if activation == 2 else "none")
-    hidden = (gate * up).to(x.dtype)
-    y = _grouped(Layers(down, down_bias, down_kind), hidden, order.ends)
+        gate = functional.gelu(gate, approximate="tanh" if call.activation == 2 else "none")
+    y = _grouped(call.last, (gate * up).to(x.dtype), order.ends)
     pairs = wide(y.index_select(0, order.places)).view(*indices.shape, x.shape[1])
     own = (indices >= 0) & (indices < experts)
-    shares = torch.where(own, weights.to(pairs.dtype), 0)
+    shares = torch.where(own, call.weights.to(pairs.dtype), 0)
     return (pairs * shares.unsqueeze(-1)).sum(1).to(x.dtype)
+
+
+def _parts(*arguments: Any) -> Tensor:
+    """The same by operators that have gradients."""
+    call = _Call(*arguments)
+    between = ACTIVATIONS[call.activation]
+    count = call.gate_up.shape[0]
+    return by_layers(call.x, call.indices, call.weights, call.first, between, call.last, count)
 
 
 def _backward(
     needs: Sequence[bool], grads: Sequence[Any], arguments: Arguments, saved: Sequence[Tensor]
 ) -> list[Tensor | None]:
     """What its parts give, computed again."""
-
-    def parts(
-        x: Tensor,
-        indices: Tensor,
-        weights: Tensor,
-        gate_up: Tensor,
-        gate_up_kind: int,
-        gate_up_bias: Tensor | None,
-        down: Tensor,
-        down_kind: int,
-        down_bias: Tensor | None,
-        activation: int,
-    ) -> Tensor:
-        first = Layers(gate_up, gate_up_bias, gate_up_kind)
-        last = Layers(down, down_bias, down_kind)
-        return by_layers(
-            x, indices, weights, first, ACTIVATIONS[activation], last, gate_up.shape[0]
-        )
-
-    return reference_gradients(parts, needs, grads, arguments)
+    return reference_gradients(_parts, needs, grads, arguments)
 
 
-def _flops(
-    x: Tensor, indices: Tensor, weights: Tensor, gate_up: Tensor, kind: int, *rest: Any
-) -> int:
-    experts, both, size = gate_up.shape[:3]
+def _flops(*arguments: Any) -> int:
+    call = _Call(*arguments)
+    experts, both, size = call.gate_up.shape[:3]
+    kind, indices = call.gate_up_kind, call.indices
     features = size if kind == 0 else size * format_of("experts", kind).weights
     pairs = indices.numel()
     if not in_transform() and is_plain(indices) and not indices.is_meta:
