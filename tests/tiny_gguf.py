@@ -55,11 +55,13 @@ def write_gguf(
     tokens: tuple[str, ...] = (),
     scaling: dict[str, Any] | None = None,
     metadata: dict[str, Any] | None = None,
+    kinds: dict[str, Kind] | None = None,
 ) -> None:
     """Write the weights as llama.cpp's converter does.
 
     `tokens` are those of a byte-level tokenizer, which merges what gives tokens of two characters;
-    `scaling` has what the file says about rotary embeddings, `metadata` what else it says.
+    `scaling` has what the file says about rotary embeddings, `metadata` what else it says,
+    `kinds` what `linear` does not say, by parts of the names in the file.
 
     Types that the package gguf cannot quantise get random blocks, whatever the model's weights are.
     """
@@ -93,6 +95,7 @@ def write_gguf(
     for key, values in stored(model):
         kind = Kind.F32 if values.ndim == 1 or "gate_inp" in key or "exps.bias" in key else linear
         kind = embedding if "token_embd" in key else kind
+        kind = next((own for part, own in (kinds or {}).items() if part in key), kind)
         writer.add_tensor(key, _blocks(values, kind), raw_dtype=kind)
     for key, values in (extra or {}).items():
         writer.add_tensor(key, values)

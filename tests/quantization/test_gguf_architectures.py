@@ -13,6 +13,7 @@ import pytest
 import torch
 from fusewheel.quantization import QuantizedExperts
 from fusewheel.quantization.gguf.architectures import ARCHITECTURES
+from fusewheel.quantization.gguf.file import GgufFile
 from gguf import GGMLQuantizationType as Kind
 from oracle import assert_program_as_good_as_eager
 from tiny_gguf import HEADS, KEY_HEADS, write_gguf
@@ -128,3 +129,46 @@ def test_logits_are_those_of_the_dequantised_model(tmp_path: Path, name: str):
     exact = copy.deepcopy(base).double()
     with torch.no_grad():
         assert_program_as_good_as_eager(*(m(IDS).logits for m in (loaded, base, exact)))
+
+
+@pytest.mark.parametrize("name", ["qwen3moe", "llama of experts"])
+@pytest.mark.parametrize("kind", [Kind.Q8_0, Kind.F32], ids=str)
+def test_few_tokens_of_a_mixture_go_through_one_operator(tmp_path: Path, name: str, kind: Kind):
+    """Gate and up, which the file has apart, are one weight, as the file stores it."""
+    write_gguf(tmp_path / "m.gguf", build(name), kind, metadata=MODELS[name][2])
+    loaded, _ = fusewheel.load_gguf(tmp_path / "m.gguf")
+    with torch.no_grad(), torch.profiler.profile() as profile:
+        loaded(IDS[:, :1])
+    calls = [e.name for e in profile.events() if e.name.startswith("fusewheel::")]
+    assert calls.count("fusewheel::experts") == 2
+    assert not any("grouped" in call for call in calls)
+
+
+def test_gate_and_up_of_two_kinds_stay_apart(tmp_path: Path):
+    name = "qwen3moe"
+    model, said = build(name), MODELS[name][2]
+    path = tmp_path / "m.gguf"
+    write_gguf(path, model, Kind.Q8_0, metadata=said, kinds={"ffn_gate_exps": Kind.Q4_0})
+    loaded, _ = fusewheel.load_gguf(path)
+    base = dequantised(model, Kind.Q8_0)
+    for layer, own in zip(base.model.layers, model.model.layers, strict=True):
+        gate = own.mlp.experts.gate_up_proj.detach()[:, :32].contiguous()
+        layer.mlp.experts.gate_up_proj.data[:, :32] = rounded(gate, Kind.Q4_0)
+    base.set_experts_implementation("eager")
+    exact = copy.deepcopy(base).double()
+    with torch.no_grad():
+        assert_program_as_good_as_eager(*(m(IDS).logits for m in (loaded, base, exact)))
+
+
+def test_a_file_that_became_shorter_is_refused(tmp_path: Path):
+    path = tmp_path / "m.gguf"
+    write_gguf(path, build("qwen3moe"), Kind.Q8_0, metadata=MODELS["qwen3moe"][2])
+    file = GgufFile(path)
+    name = "blk.1.ffn_up_exps.weight"
+    whole = file.tensor(name).clone()
+    assert all(torch.equal(file.read(name, e), own) for e, own in enumerate(whole))
+    path.write_bytes(path.read_bytes()[: file.tensors[name].offset + 7])
+    with pytest.raises(
+        ValueError, match=r"was cut short while 'blk.1.ffn_up_exps.weight' was read"
+    ):
+        file.read(name, 0)

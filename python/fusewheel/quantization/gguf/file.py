@@ -105,11 +105,20 @@ class GgufFile:
         """A tensor over the map: floating, or blocks `[..., blocks of a row, bytes]`, uint8."""
         found = self.tensors[name]
         raw = torch.frombuffer(self._map, dtype=torch.uint8, count=found.bytes, offset=found.offset)
-        if found.type in _FLOATING:
-            return raw.view(_FLOATING[found.type]).view(found.shape)
-        format = _FORMATS[found.type]
-        *rows, columns = found.shape
-        return raw.view(*rows, columns // format.weights, format.bytes)
+        return _typed(raw, found.type, found.shape)
+
+    def read(self, name: str, index: int) -> Tensor:
+        """Entry `index` of a tensor's first dimension, read into memory of its own.
+
+        The pages of the map are not touched.
+        """
+        found = self.tensors[name]
+        raw = bytearray(found.bytes // found.shape[0])
+        with open(self.path, "rb") as file:
+            file.seek(found.offset + index * len(raw))
+            if file.readinto(raw) != len(raw):
+                self._refuse(f"was cut short while {name!r} was read")
+        return _typed(torch.frombuffer(raw, dtype=torch.uint8), found.type, found.shape[1:])
 
     def _table(self, count: int) -> dict[str, GgufTensor]:
         entries = []
@@ -202,3 +211,12 @@ class GgufFile:
 
     def _refuse(self, reason: str) -> None:
         raise ValueError(f"{self._what}: {self.path} {reason}")
+
+
+def _typed(raw: Tensor, type: int, shape: tuple[int, ...]) -> Tensor:
+    """Bytes of a type of ggml as numbers or blocks."""
+    if type in _FLOATING:
+        return raw.view(_FLOATING[type]).view(shape)
+    format = _FORMATS[type]
+    *rows, columns = shape
+    return raw.view(*rows, columns // format.weights, format.bytes)

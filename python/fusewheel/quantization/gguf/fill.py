@@ -63,25 +63,33 @@ def _fill_module(
 def _fill_experts(
     model: nn.Module, name: str, experts: Any, tensors: Tensors, dtype: torch.dtype
 ) -> None:
-    """Gate and up are two tensors in a file, and one parameter in transformers."""
+    """Gate and up are two tensors in a file and one parameter in transformers.
+
+    They become one again, which is a single product, unless they are of two kinds.
+    """
     count, *sizes = experts.down_proj.shape
     outputs, inputs = reversed(sizes) if experts.is_transposed else sizes
-    layers: dict[str, GroupedBlocks | GroupedFloats] = {}
-    for part, rows, columns in (
-        ("gate", inputs, outputs),
-        ("up", inputs, outputs),
-        ("down", outputs, inputs),
-    ):
-        layer, bias = f"{name}.{part}_proj", None
+
+    def layers(rows: int, columns: int, *parts: str) -> GroupedBlocks | GroupedFloats:
+        keys = [tensors.key(f"{name}.{part}_proj.weight") for part in parts]
+        shape, kind, bias = torch.Size((count, rows, columns)), tensors.kind(keys[0]), None
         if experts.has_bias:
-            key = tensors.key(f"{layer}.bias")
-            bias = tensors.floating(key, torch.Size((count, rows)), dtype)
-        key, shape = tensors.key(f"{layer}.weight"), torch.Size((count, rows, columns))
-        kind = tensors.kind(key)
-        if kind is None:
-            weight = tensors.floating(key, shape, dtype)
-            layers[part] = GroupedFloats(weight, bias)
+            own = [tensors.key(f"{name}.{part}_proj.bias") for part in parts]
+            biases = [tensors.floating(key, torch.Size((count, rows)), dtype) for key in own]
+            bias = torch.stack(biases, -1).flatten(1) if by_turns else torch.cat(biases, 1)
+        if len(parts) > 1:
+            weight = tensors.joined(keys, shape, dtype, by_turns)
+        elif kind is None:
+            weight = tensors.floating(keys[0], shape, dtype)
         else:
-            layers[part] = GroupedBlocks(tensors.stored(key, shape), kind, bias)
-    replaced = QuantizedExperts(experts, layers["up"], layers["down"], layers["gate"])
-    model.set_submodule(name, replaced)
+            weight = tensors.stored(keys[0], shape)
+        return GroupedFloats(weight, bias) if kind is None else GroupedBlocks(weight, kind, bias)
+
+    by_turns = not getattr(experts, "is_concatenated", True)
+    kinds = {tensors.kind(tensors.key(f"{name}.{part}_proj.weight")) for part in ("gate", "up")}
+    if len(kinds) == 1:
+        up, gate = layers(inputs, outputs, "gate", "up"), None
+    else:
+        up, gate = layers(inputs, outputs, "up"), layers(inputs, outputs, "gate")
+    down = layers(outputs, inputs, "down")
+    model.set_submodule(name, QuantizedExperts(experts, up, down, gate))

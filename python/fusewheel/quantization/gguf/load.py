@@ -26,9 +26,10 @@ def load_gguf(
     Quantised weights stay in their blocks, over a private memory map of the file: they are not
     copied and never become floating numbers in memory. (In files of the architectures `llama` and
     `smollm3` the rows of two weights of each layer are put in transformers' order, which copies
-    these blocks.) Linear layers are `LinearBlocks`, the experts of a mixture `QuantizedExperts`. A
-    quantised embedding is an `EmbeddingBlocks`; an output layer that shares its weight holds the
-    same blocks. Activations, biases and adapters have gradients.
+    these blocks. The blocks of the gates and ups of experts are read into one weight.) Linear
+    layers are `LinearBlocks`, the experts of a mixture `QuantizedExperts`. A quantised embedding is
+    an `EmbeddingBlocks`; an output layer that shares its weight holds the same blocks. Activations,
+    biases and adapters have gradients.
 
     | architecture in the file | models |
     |---|---|

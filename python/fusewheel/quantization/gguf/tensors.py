@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -91,6 +92,28 @@ class Tensors:
         if self._architecture.norms_plus_one and key.endswith("norm.weight"):
             tensor = tensor.float() - 1
         return tensor.to(dtype)
+
+    def joined(
+        self, keys: Sequence[str], shape: torch.Size, dtype: torch.dtype, by_turns: bool
+    ) -> Tensor:
+        """Tensors of all experts, which are of one kind, as one: the rows of an expert one behind
+        the other, or by turns. An expert at a time is read, so no part is twice in memory.
+
+        Raises:
+            ValueError: one has another shape.
+        """
+        experts, rows = shape[:2]
+        entry = self.stored(keys[0], shape)
+        wanted = dtype if self.kind(keys[0]) is None else entry.dtype
+        whole = torch.empty((experts, len(keys) * rows, *entry.shape[2:]), dtype=wanted)
+        for part, key in enumerate(keys):
+            self.stored(key, shape)
+            own = (
+                slice(part, None, len(keys)) if by_turns else slice(part * rows, (part + 1) * rows)
+            )
+            for expert in range(experts):
+                whole[expert, own].copy_(self.file.read(key, expert))
+        return whole
 
     def _row_order(self, key: str, rows: int) -> Tensor | None:
         """The row in the file for each row in transformers; None if the order is the same."""
