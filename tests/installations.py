@@ -25,8 +25,6 @@ class ops:
 
 __version__ = version.__version__ = {version!r}
 """
-# Operators that the CUDA library lacks. On a GPU other operators do their work.
-ON_A_CPU_ALONE = frozenset({"experts"})
 # What a program needs that runs on a copy of everything and on nothing else.
 ISOLATED = ("-I", "-S")
 

@@ -25,7 +25,13 @@ KERNEL_PACKAGES = ("fusewheel-cpu", "fusewheel-cuda")
 # Their kernels spill a few bytes on sm_90, in float32 and float64.
 SPILLING = ("attention", "attention_backward")
 # These take nvcc half of its time. The night looks for their spills.
-LARGE = ("attention_decode", "grouped_linear_blocks", "linear_int4", "linear_int8")
+LARGE = (
+    "attention_decode",
+    "experts_blocks",
+    "grouped_linear_blocks",
+    "linear_int4",
+    "linear_int8",
+)
 
 
 def _one_gpu(*quickly: str) -> tuple[str, ...]:

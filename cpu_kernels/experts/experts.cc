@@ -1,8 +1,8 @@
 // The experts of a mixture in one call: the products of each, what is between them, the weighted sum.
 
-#include <fusewheel/experts/grouped_linear.h>
-#include <fusewheel/kernel.h>
+#include <fusewheel/experts/experts.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -15,61 +15,7 @@
 namespace fusewheel {
 namespace {
 
-constexpr const char* kOp = "experts";
-
 enum Activation : int64_t { kSilu, kGelu, kGeluTanh };
-
-struct Layer {
-  CheckedGroups weight;
-  std::optional<RowMatrix> bias;
-
-  // Kind 0 is that of floating weights.
-  Layer(Argument given, int64_t kind, const char* bias_name, const std::optional<Tensor>& given_bias,
-        Argument x)
-      : weight(kind == 0 ? CheckedGroups::floating(kOp, given, x)
-                         : CheckedGroups::stored_blocks(kOp, given, kind, x)) {
-    if (!given_bias.has_value()) {
-      return;
-    }
-    const Argument argument{bias_name, *given_bias};
-    check_same_device(kOp, argument, x);
-    check_weight_dtype(kOp, argument, x);
-    const int64_t sizes[] = {weight.count, weight.rows};
-    check_sizes(kOp, argument, {sizes, 2}, "experts, out features");
-    bias = rows_of(*given_bias);
-  }
-};
-
-void check_shapes(const Tensor& x, const Tensor& indices, const Tensor& weights,
-                  const CheckedGroups& gate_up, const CheckedGroups& down) {
-  const auto of_indices = indices.sizes();
-  const auto tokens = x.sizes()[0];
-  const ScalarType dtype = indices.scalar_type();
-  if (dtype != ScalarType::Int && dtype != ScalarType::Long) {
-    fail(kOp, std::string("indices must be int32 or int64, got ") + describe(dtype));
-  }
-  if (of_indices.size() != 2 || of_indices[0] != tokens) {
-    fail(kOp, "indices must have shape [" + std::to_string(tokens) + ", k] (the tokens of x), got " +
-                  describe(of_indices));
-  }
-  check_sizes(kOp, {"weights", weights}, of_indices, "that of indices");
-  const int64_t features = x.sizes()[1];
-  const auto check = [](const char* name, const CheckedGroups& own, int64_t experts, int64_t rows,
-                        int64_t columns, const char* what) {
-    if (own.count != experts || own.rows != rows || own.columns != columns) {
-      const int64_t expected[] = {experts, rows, columns};
-      const int64_t got[] = {own.count, own.rows, own.columns};
-      fail(kOp, std::string(name) + " must have shape " + describe({expected, 3}) + " (" + what +
-                    "), got " + describe({got, 3}));
-    }
-  };
-  check("gate_up", gate_up, gate_up.count, gate_up.rows, features, "experts, 2 * I, features");
-  if (gate_up.rows % 2 != 0) {
-    fail(kOp, "gate_up must have an even number of out features, got " +
-                  std::to_string(gate_up.rows));
-  }
-  check("down", down, gate_up.count, features, gate_up.rows / 2, "experts, features, I");
-}
 
 // Pieces of one piece of memory. The first round counts, the second gives them out.
 class Pieces {
@@ -98,8 +44,8 @@ class Pieces {
 
 class Mixture {
  public:
-  Mixture(const Tensor& x, const Order& order, const Layer& gate_up, const Layer& down,
-          int64_t activation)
+  Mixture(const Tensor& x, const Order& order, const Experts::Layer& gate_up,
+          const Experts::Layer& down, int64_t activation)
       : order_(order),
         activation_(activation),
         dtype_(dtype_of(x)),
@@ -178,18 +124,18 @@ class Mixture {
                    y_ + begin * features_ * bytes_of(dtype_));
   }
 
-  MatmulArgs product(size_t g, const Layer& layer, char* biases, const void* a, int64_t stride,
-                     void* y) {
+  MatmulArgs product(size_t g, const Experts::Layer& layer, char* biases, const void* a,
+                     int64_t stride, void* y) {
     const CheckedGroups& weight = layer.weight;
     const int64_t expert = order_.groups[g];
     const void* bias = nullptr;
     if (layer.bias) {
-      const int64_t step = layer.bias->stride;
+      const Dtype dtype = dtype_of(*layer.bias);
+      const int64_t step = weight.rows;
       char* to = biases + static_cast<int64_t>(g) * weight.rows * (wide_ ? 8 : 4);
       FUSEWHEEL_SELECT(widen_rows)
-      ({advance(layer.bias->tensor.const_data_ptr(),
-                expert * step * bytes_of(dtype_of(layer.bias->tensor))),
-        dtype_of(layer.bias->tensor), step, weight.rows, false, 1, to, weight.rows, wide_},
+      ({advance(layer.bias->const_data_ptr(), expert * step * bytes_of(dtype)), dtype, step,
+        weight.rows, false, 1, to, weight.rows, wide_},
        0, 1);
       bias = to;
     }
@@ -231,8 +177,8 @@ class Mixture {
   RowMatrix x_;
   int64_t features_;
   int64_t inner_;
-  const Layer& gate_up_;
-  const Layer& down_;
+  const Experts::Layer& gate_up_;
+  const Experts::Layer& down_;
   char* rows_;     // of x, by pair
   char* both_;     // gate and up of each pair
   char* hidden_;   // what is between the layers
@@ -245,40 +191,20 @@ class Mixture {
   std::vector<std::atomic<int64_t>> left_;
 };
 
-Tensor experts(const Tensor& x, const Tensor& indices, const Tensor& weights, const Tensor& gate_up,
-               int64_t gate_up_kind, const std::optional<Tensor>& gate_up_bias, const Tensor& down,
-               int64_t down_kind, const std::optional<Tensor>& down_bias, int64_t activation) {
-  const Argument input{"x", x};
-  check_floating(kOp, input);
-  if (x.dim() != 2) {
-    fail(kOp, "x must have shape [tokens, features], got " + describe(x.sizes()));
-  }
-  check_same_device(kOp, {"indices", indices}, input);
-  check_same_device(kOp, {"weights", weights}, input);
-  check_weight_dtype(kOp, {"weights", weights}, input);
-  const Layer first({"gate_up", gate_up}, gate_up_kind, "gate_up_bias", gate_up_bias, input);
-  const Layer last({"down", down}, down_kind, "down_bias", down_bias, input);
-  check_shapes(x, indices, weights, first.weight, last.weight);
-  if (activation < kSilu || activation > kGeluTanh) {
-    fail(kOp, "activation must be from 0 to 2, got " + std::to_string(activation));
-  }
-  const Tensor y = empty_contiguous(x.sizes(), x.scalar_type(), x);
-  if (y.numel() == 0) {
-    return y;
-  }
-  const Order order(indices, first.weight.count);
-  Mixture mixture(x, order, first, last, activation);
+}  // namespace
+
+void mix(const char*, Experts& call) {
+  const Tensor& x = call.x;
+  const Order order(call.indices, call.first.weight.count);
+  Mixture mixture(x, order, call.first, call.last, call.activation);
   const void* pairs = mixture.run();
-  const RowMatrix factors = widen(rows_of(weights), dtype_of(x) == Dtype::kFloat64);
+  const RowMatrix factors = widen(rows_of(call.weights), dtype_of(x) == Dtype::kFloat64);
+  const int64_t k = call.indices.sizes()[1];
   const SumPairsArgs sums{pairs, order.places.data(), factors.tensor.const_data_ptr(),
-                          factors.stride, indices.sizes()[1], x.sizes()[1], dtype_of(x),
-                          y.mutable_data_ptr()};
+                          factors.stride, k, x.sizes()[1], dtype_of(x),
+                          call.y.mutable_data_ptr()};
   FUSEWHEEL_ISA::parallel_rows(FUSEWHEEL_SELECT(sum_pairs), sums, x.sizes()[0],
-                               x.sizes()[1] * std::max<int64_t>(indices.sizes()[1], 1));
-  return y;
+                               x.sizes()[1] * std::max<int64_t>(k, 1));
 }
 
-FUSEWHEEL_KERNELS(library) { kernel<experts>(library, "experts"); }
-
-}  // namespace
 }  // namespace fusewheel

@@ -1,43 +1,34 @@
 // Products of rows that are sorted by group, each with its group's weight.
 //
-// A warp has one number of the result. Its lanes add up every 32nd product, and then each other's sums,
-// in an order that depends on the sizes alone.
+// A warp has one number of the result. Its lanes add up what they read, and then each other's sums, in an
+// order that depends on sizes and dtypes alone.
 
 #include "grouped_linear.h"
 
 #include "common/divide.h"
-#include "common/reduce.h"
-#include "common/vector.h"
 #include "row_groups.h"
+#include "weight_rows.h"
 
 namespace fusewheel {
 namespace {
 
-template <typename T>
+template <typename T, typename Weight>
 __global__ void __launch_bounds__(kWarp* kProductWarps)
-    grouped_products(const __grid_constant__ GroupedProductArgs args, Divisor columns, int64_t inner,
-             int64_t column_step, int64_t inner_step, int64_t items) {
-  using A = Accumulate<T>;
-  const LinearWeight& weight = args.weights.first;
+    grouped_products(const __grid_constant__ GroupedProductArgs args, const Weight weight,
+                     const InputRows<T> x, Divisor columns, int64_t items) {
   const int64_t warps = static_cast<int64_t>(gridDim.x) * blockDim.y;
   for (int64_t item = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; item < items;
        item += warps) {
     const int64_t row = columns.divide(item);
     const int64_t column = item - row * columns.divisor;
     const int64_t group = group_of(args.ends, row);
-    A sum = 0;
+    Accumulate<T> sum = 0;
     if (group < args.ends.count) {
-      const auto* x = static_cast<const T*>(args.x) + row * args.x_stride;
-      const auto* own = static_cast<const char*>(weight.data) + group * args.weights.step;
-      for (int64_t k = threadIdx.x; k < inner; k += kWarp) {
-        const A w = load_one<A>(own, weight.dtype, column * column_step + k * inner_step);
-        sum = multiply_add(widen(x[k]), w, sum);
-      }
+      sum = warp_dot(weight, group, column, x, row);
     }
-    sum = warp_sum(sum);
     if (threadIdx.x == 0) {
       if (args.bias != nullptr && group < args.ends.count) {
-        sum += load_one<A>(args.bias, args.bias_dtype, group * columns.divisor + column);
+        sum += load_one<Accumulate<T>>(args.bias, args.bias_dtype, group * columns.divisor + column);
       }
       store_one(sum, args.y, args.dtype, item);
     }
@@ -78,16 +69,22 @@ __global__ void __launch_bounds__(kWarp* kProductWarps)
 }  // namespace
 
 void grouped_linear_launch(const GroupedProductArgs& args, Stream stream) {
-  const LinearWeight& weight = args.weights.first;
-  // Down the stored rows or along them.
-  const bool along = args.weights.transposed == args.backward;
-  const int64_t columns = along ? weight.rows : weight.columns;
-  const int64_t inner = along ? weight.columns : weight.rows;
-  const int64_t items = args.ends.rows * columns;
   for_dtype(args.dtype, [&](auto zero) {
-    launch("grouped_linear", grouped_products<decltype(zero)>, blocks_for(items, kProductWarps),
-           product_block(), 0, stream, args, Divisor(columns), inner, along ? weight.stride : 1,
-           along ? 1 : weight.stride, items);
+    using T = decltype(zero);
+    const LinearWeight& stored = args.weights.first;
+    const int64_t columns =
+        args.weights.transposed == args.backward ? stored.rows : stored.columns;
+    const int64_t items = args.ends.rows * columns;
+    const auto run = [&](const auto& weight) {
+      launch("grouped_linear", grouped_products<T, std::decay_t<decltype(weight)>>,
+             blocks_for(items, kProductWarps), product_block(), 0, stream, args, weight,
+             InputRows<T>(args.x, args.x_stride), Divisor(columns), items);
+    };
+    if (args.backward) {
+      run(AnyRows<Accumulate<T>>(args.weights, true));
+    } else {
+      for_floating_rows<T>(args.weights, args.dtype, run);
+    }
   });
 }
 

@@ -221,6 +221,20 @@ def routing(tokens: int) -> Arguments:
     return new(tokens, 128), 8, None, False, 1, 1, 1, True, 1.0
 
 
+def mixture(experts: int) -> Arguments:
+    """A token for each 4 experts, which all go to others: every weight is read."""
+    tokens, features, inner = experts // 4, 1024, 512
+    chosen = torch.arange(experts).view(tokens, 4)
+    gate_up, down = new(experts, 2 * inner, features), new(experts, features, inner)
+    x, weights = new(tokens, features), new(tokens, 4)
+    return x, chosen, weights, gate_up, 0, None, down, 0, None, 0
+
+
+def between_layers(experts: int) -> int:
+    """Bytes of what is between the layers, written and read."""
+    return 2 * 2 * experts * 512
+
+
 ROWS = "8192 x 4096"
 
 
@@ -289,6 +303,7 @@ def _cases() -> Iterator[Case]:
             what = f"{rows} x 4096 x 4096"
             yield Case(operator, what, partial(make, rows), 64, 4096, products=True)
     yield Case("route", "8192 tokens, 8 of 128", routing, 64, 8192)
+    yield Case("experts", "8 tokens, 4 of 32, 1024 x 512", mixture, 8, 32, between_layers)
 
 
 CASES = tuple(_cases())

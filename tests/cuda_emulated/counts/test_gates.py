@@ -18,10 +18,8 @@ from fusewheel import ops
 from fusewheel.dispatch.operator import Make, Operator
 from nightly import NIGHTLY
 
-# No case: their products are ATen's, of which nothing is counted, or their kernels are others'; or
-# they have none.
+# No case: their products are ATen's, of which nothing is counted, or their kernels are others'.
 OF_ATEN = {
-    "experts",
     *(f"linear_{kind}_backward" for kind in ("int8", "int4", "blocks")),
     *("linear_backward_x", "linear_backward_weight", "linear_blocks"),
     *("linear_cross_entropy", "linear_cross_entropy_backward"),

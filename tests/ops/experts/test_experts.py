@@ -9,10 +9,8 @@ from fusewheel.dispatch.operator import Make
 from fusewheel.ops.experts._experts import blocks_of
 from fusewheel.ops.linear._blocks import FORMATS
 from fuzz.draw import Draw
-from oracle import assert_program_as_good_as_eager, emulated
+from oracle import assert_program_as_good_as_eager
 from torch.nn import functional
-
-needs_kernel = pytest.mark.skipif(emulated(), reason="the operator has no CUDA kernel")
 
 ACTIVATIONS = {
     "silu": functional.silu,
@@ -173,7 +171,6 @@ def test_one_call_of_few_tokens(activation, tokens, dtype):
     assert_program_as_good_as_eager(got, eager, exact)
 
 
-@needs_kernel
 @pytest.mark.parametrize("name", [None, "Q4_1", "Q6_K", "NF4"])
 def test_a_token_with_one_expert_has_the_bits_of_single_layers(name, dtype):
     """A sum of one product by 1 is exact."""
@@ -200,7 +197,6 @@ def test_a_token_with_one_expert_has_the_bits_of_single_layers(name, dtype):
     assert torch.equal(got, want)
 
 
-@needs_kernel
 def test_the_same_bits_for_any_number_of_threads():
     indices, floats = case(torch.float32, 5, hidden=300, inner=700)
     x, weights, *rest = (t.detach() for t in floats)

@@ -150,7 +150,8 @@ def apply(layers: Layers | Callable[[Tensor, Tensor], Tensor], x: Tensor, ends: 
 
 def takes_one_call(x: Tensor, weights: Tensor, first: Layers, last: Layers) -> bool:
     """Whether the operator `experts` is faster, and does the same."""
-    if x.device.type != "cpu" or x.dim() != 2 or not _is_few(x.shape[0]):
+    device = x.device.type
+    if device not in ("cpu", "cuda") or x.dim() != 2 or not _is_few(x.shape[0], device):
         return False
     if weights.dtype == torch.float64 and x.dtype != torch.float64:
         return False
@@ -159,11 +160,11 @@ def takes_one_call(x: Tensor, weights: Tensor, first: Layers, last: Layers) -> b
     return not torch.is_grad_enabled() or not any(t is not None and t.requires_grad for t in given)
 
 
-def _is_few(tokens: int) -> bool:
+def _is_few(tokens: int, device: str) -> bool:
     """Whether there are few tokens, and nothing but a kernel stands behind a call."""
     if not torch.compiler.is_compiling():
         return is_direct() and tokens <= _MOST_TOKENS
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     # A guard on their number would compile a program twice.
-    return not torch.is_autocast_enabled("cpu") and statically_known_true(tokens <= _MOST_TOKENS)
+    return not torch.is_autocast_enabled(device) and statically_known_true(tokens <= _MOST_TOKENS)

@@ -1,0 +1,193 @@
+// Rows of the weights of groups, and their products with rows of x, for kernels that have few rows.
+#pragma once
+
+#include <fusewheel/experts/groups.h>
+
+#include "common/reduce.h"
+#include "common/vector.h"
+
+#define FUSEWHEEL_DECODER __device__ inline
+#include <fusewheel/linear/block_decode.h>
+
+namespace fusewheel {
+namespace {
+
+// Rows of x: V neighbours at a time.
+template <typename X>
+struct InputRows {
+  const X* data;
+  int64_t stride;
+  bool aligned;  // every row
+
+  InputRows(const void* data, int64_t stride)
+      : data(static_cast<const X*>(data)),
+        stride(stride),
+        aligned(is_aligned(data) && stride % kLanes<X> == 0) {}
+
+  template <int V>
+  __device__ void read(int64_t row, int64_t at, int64_t columns, Accumulate<X> (&to)[V]) const {
+    const X* from = data + row * stride + at;
+    if (V == 1 || (aligned && columns - at >= V)) {
+      load(from, to);
+    } else {
+      load(from, to, columns - at);
+    }
+  }
+};
+
+// A weight in the dtype of x, whose rows lie dense: 128 bits at a time.
+template <typename T>
+struct DenseRows {
+  using Number = Accumulate<T>;
+  static constexpr int kPart = kLanes<T>;
+  static constexpr int kAtOnce = 2;  // parts of a lane, whose loads are under way together
+  const char* data;
+  int64_t step;
+  int64_t stride;
+  int64_t columns;
+  bool aligned;
+
+  explicit DenseRows(const GroupWeights& weights)
+      : data(static_cast<const char*>(weights.first.data)),
+        step(weights.step),
+        stride(weights.first.stride),
+        columns(weights.first.columns),
+        aligned(is_aligned(data) && step % kVectorBytes == 0 && stride % kLanes<T> == 0) {}
+
+  __device__ void read(int64_t group, int64_t row, int64_t part, Number (&to)[kPart]) const {
+    const T* from = reinterpret_cast<const T*>(data + group * step) + row * stride + part * kPart;
+    if (aligned && columns - part * kPart >= kPart) {
+      load(from, to);
+    } else {
+      load(from, to, columns - part * kPart);
+    }
+  }
+};
+
+// A floating weight as it comes: of another dtype, or transposed.
+template <typename A>
+struct AnyRows {
+  using Number = A;
+  static constexpr int kPart = 1;
+  static constexpr int kAtOnce = 1;
+  const char* data;
+  int64_t step;
+  Dtype dtype;
+  int64_t row_step;
+  int64_t column_step;
+  int64_t columns;
+
+  // Of the weight, or of it transposed.
+  AnyRows(const GroupWeights& weights, bool turned)
+      : data(static_cast<const char*>(weights.first.data)),
+        step(weights.step),
+        dtype(weights.first.dtype) {
+    const bool along = weights.transposed == turned;
+    row_step = along ? weights.first.stride : 1;
+    column_step = along ? 1 : weights.first.stride;
+    columns = along ? weights.first.columns : weights.first.rows;
+  }
+
+  __device__ void read(int64_t group, int64_t row, int64_t part, Number (&to)[kPart]) const {
+    to[0] = load_one<A>(data + group * step, dtype, row * row_step + part * column_step);
+  }
+};
+
+// A weight in stored blocks: a part of a block at a time.
+template <typename Decoder>
+struct BlockRows {
+  using Number = float;
+  static constexpr int kPart = kBlockPart;
+  static constexpr int kAtOnce = 1;
+  const uint8_t* data;
+  int64_t step;
+  int64_t stride;
+  int64_t columns;
+
+  explicit BlockRows(const GroupWeights& weights)
+      : data(static_cast<const uint8_t*>(weights.first.data)),
+        step(weights.step),
+        stride(weights.first.stride),
+        columns(weights.first.columns) {}
+
+  __device__ void read(int64_t group, int64_t row, int64_t part, Number (&to)[kPart]) const {
+    constexpr int kParts = Decoder::kWeights / kPart;  // of a block
+    const uint8_t* blocks = data + group * step + row * stride;
+    Decoder::decode(blocks + part / kParts * Decoder::kBytes, static_cast<int>(part % kParts), to);
+  }
+};
+
+// Calls body(rows) with the rows of a floating weight as they are read for an x of type T. The order of
+// a sum follows from this choice and from the sizes, not from addresses.
+template <typename T, typename Body>
+void for_floating_rows(const GroupWeights& weights, Dtype dtype, const Body& body) {
+  if (weights.first.dtype == dtype && !weights.transposed) {
+    body(DenseRows<T>(weights));
+  } else {
+    body(AnyRows<Accumulate<T>>(weights, false));
+  }
+}
+
+// sums[c][r] = row own[c] of the group's weight * row places[r] of x, for the first `rows` of R: what
+// this lane has of it. The same numbers for any C, R and `rows`.
+template <int C, int R, typename X, typename Weight>
+__device__ void lane_dots(const Weight& weight, int64_t group, const int64_t (&own)[C],
+                          const InputRows<X>& x, const int64_t (&places)[R], int rows,
+                          Accumulate<X> (&sums)[C][R]) {
+  using A = Accumulate<X>;
+  constexpr int V = Weight::kPart;
+  constexpr int P = V < kLanes<X> ? V : kLanes<X>;
+  const int64_t parts = (weight.columns + V - 1) / V;
+  for (int64_t begin = threadIdx.x; begin < parts; begin += kWarp * Weight::kAtOnce) {
+    typename Weight::Number w[Weight::kAtOnce][C][V];
+#pragma unroll
+    for (int i = 0; i < Weight::kAtOnce; ++i) {
+      if (begin + i * kWarp < parts) {
+#pragma unroll
+        for (int c = 0; c < C; ++c) {
+          weight.read(group, own[c], begin + i * kWarp, w[i][c]);
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < Weight::kAtOnce; ++i) {
+      const int64_t part = begin + i * kWarp;
+      if (part >= parts) {
+        break;
+      }
+#pragma unroll
+      for (int piece = 0; piece < V; piece += P) {
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+          if (r < rows) {
+            A values[P];
+            x.read(places[r], part * V + piece, weight.columns, values);
+#pragma unroll
+            for (int c = 0; c < C; ++c) {
+              // In chains that run at once and round less than a long one.
+              A chains[4] = {};
+#pragma unroll
+              for (int j = 0; j < P; ++j) {
+                const A own_w = static_cast<A>(w[i][c][piece + j]);
+                chains[j % 4] = multiply_add(values[j], own_w, chains[j % 4]);
+              }
+              sums[c][r] += (chains[0] + chains[1]) + (chains[2] + chains[3]);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// The product of two rows; every lane gets it.
+template <typename X, typename Weight>
+__device__ Accumulate<X> warp_dot(const Weight& weight, int64_t group, int64_t own,
+                                  const InputRows<X>& x, int64_t place) {
+  Accumulate<X> sums[1][1] = {};
+  lane_dots<1, 1>(weight, group, {own}, x, {place}, 1, sums);
+  return warp_sum(sums[0][0]);
+}
+
+}  // namespace
+}  // namespace fusewheel
