@@ -1,5 +1,5 @@
-// A few rows of a, rounded to int8, against 4-bit codes: each code is taken apart once for all of them,
-// by VNNI.
+// A few rows of a, rounded to int8, against 4-bit codes: each code is taken apart once for up to
+// kDigitRows of them.
 #pragma once
 
 #include "digits.h"
@@ -8,9 +8,13 @@ namespace fusewheel::FUSEWHEEL_ISA {
 
 #if defined(__AVX2__)
 
-// What the lanes of a vector of codes meet, for `count` rows of a.
+// What the sums of products of so many blocks as there are lanes meet, for `count` rows of a.
+template <int count, bool vnni>
+struct DigitLanes;
+
+// By VNNI four lanes have the sums of a block.
 template <int count>
-struct DigitLanes {
+struct DigitLanes<count, true> {
   Vec<float> steps[count][4];
   Integers start[count][4];
 
@@ -26,17 +30,48 @@ struct DigitLanes {
       }
     }
   }
+
+  // Adds the products of four vectors of codes with row i to `total`.
+  FUSEWHEEL_INLINE Vec<float> add(int i, const Bytes (&low)[4], const Bytes (&high)[4],
+                                  const int8_t* digits, Vec<float> scale, Vec<float> total) const {
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) {
+      Integers products = start[i][v];
+      add_products(products, low[v], load_bytes(digits + 2 * v * kBytes));
+      add_products(products, high[v], load_bytes(digits + (2 * v + 1) * kBytes));
+      total += from_codes(products) * (repeat_by_four(scale, v) * steps[i][v]);
+    }
+    return total;
+  }
+};
+
+// Without it the sums fit 16 bits and are folded there, until one lane has a block's.
+template <int count>
+struct DigitLanes<count, false> {
+  BlockLanes rows[count];
+
+  FUSEWHEEL_INLINE DigitLanes(const DigitRow* a, int64_t block) {
+#pragma GCC unroll 4
+    for (int i = 0; i < count; ++i) {
+      rows[i] = block_lanes(a[i], block);
+    }
+  }
+
+  FUSEWHEEL_INLINE Vec<float> add(int i, const Bytes (&low)[4], const Bytes (&high)[4],
+                                  const int8_t* digits, Vec<float> scale, Vec<float> total) const {
+    return total + folded_products(low, high, digits, rows[i].start) *
+                       (by_pieces(scale) * rows[i].steps);
+  }
 };
 
 // `rows` rows of the weight times `count` rows of a: out[i * stride + r].
-template <int rows, int count>
+template <int rows, int count, bool vnni>
 __attribute__((noinline)) void dot_digit_rows(const CodeRows<float>& weight, const DigitRow* a,
                                               float* out, int64_t stride) {
   constexpr int lanes = kLanes<float>;
   Vec<float> totals[rows][count] = {};
-  for (int64_t block = 0; block < weight.blocks; block += lanes) {
-    const int64_t live = weight.blocks - block < lanes ? weight.blocks - block : lanes;
-    const DigitLanes<count> digits(a, block);
+  const auto chunk = [&](int64_t block, auto live) {
+    const DigitLanes<count, vnni> digits(a, block);
     const int64_t place = block / kVectorBlocks * (2 * kBytes);
     for (int r = 0; r < rows; ++r) {
       const uint8_t* codes = weight.codes + r * weight.stride + block * (kInt4Block / 2);
@@ -44,35 +79,30 @@ __attribute__((noinline)) void dot_digit_rows(const CodeRows<float>& weight, con
       const Vec<float> scale = load(weight.scales + r * weight.blocks + block, live);
       const Vec<float> zero = load(weight.zeros + r * weight.blocks + block, live);
       const Vec<float> middle = zero + scale * float{kCodeMiddle};
-      Vec<float> total[count];
-#pragma GCC unroll 4
-      for (int i = 0; i < count; ++i) {
-        total[i] = totals[r][i] + middle * load(a[i].sums + block);
-      }
+      Bytes low[4] = {};
+      Bytes high[4] = {};
 #pragma GCC unroll 4
       for (int v = 0; v < 4; ++v) {
         const int64_t left = live - v * kVectorBlocks;
-        if (left <= 0) {
-          break;
-        }
-        const Bytes pair = load_bytes(codes + v * kBytes, left * (kInt4Block / 2));
-        const Bytes low = low_half(pair);
-        const Bytes high = high_half(pair);
-        const Vec<float> scales = repeat_by_four(scale, v);
-#pragma GCC unroll 4
-        for (int i = 0; i < count; ++i) {
-          const int8_t* own = a[i].digits + place + v * (2 * kBytes);
-          Integers products = digits.start[i][v];
-          add_products(products, low, load_bytes(own));
-          add_products(products, high, load_bytes(own + kBytes));
-          total[i] += from_codes(products) * (scales * digits.steps[i][v]);
+        if (left > 0) {
+          const Bytes pair = load_bytes(codes + v * kBytes, left * (kInt4Block / 2));
+          low[v] = low_half(pair);
+          high[v] = high_half(pair);
         }
       }
 #pragma GCC unroll 4
       for (int i = 0; i < count; ++i) {
-        totals[r][i] = total[i];
+        const Vec<float> total = totals[r][i] + middle * load(a[i].sums + block);
+        totals[r][i] = digits.add(i, low, high, a[i].digits + place, scale, total);
       }
     }
+  };
+  int64_t block = 0;
+  for (; block + lanes <= weight.blocks; block += lanes) {
+    chunk(block, Constant<lanes>{});
+  }
+  if (block < weight.blocks) {
+    chunk(block, weight.blocks - block);
   }
   // The lanes of as many vectors as there are lanes are added up together.
   constexpr int vectors = (rows * count + lanes - 1) / lanes * lanes;
@@ -91,7 +121,18 @@ __attribute__((noinline)) void dot_digit_rows(const CodeRows<float>& weight, con
   }
 }
 
-// `rows` rows of the weight from `begin`. `scales` and `zeros` are scratch memory for those of blocks.
+template <int rows, bool vnni>
+FUSEWHEEL_INLINE void dot_digit_rows(const CodeRows<float>& weight, const DigitRow* a, int64_t count,
+                                     float* out, int64_t stride) {
+  switch (count) {
+    case 2: return dot_digit_rows<rows, 2, vnni>(weight, a, out, stride);
+    case 3: return dot_digit_rows<rows, 3, vnni>(weight, a, out, stride);
+    default: return dot_digit_rows<rows, 4, vnni>(weight, a, out, stride);
+  }
+}
+
+// `rows` rows of the weight from `begin` times two or more rows of a. `scales` and `zeros` are scratch
+// memory for those of blocks.
 template <int rows>
 FUSEWHEEL_INLINE void dot_digit_rows(const LinearWeight& weight, int64_t begin, const DigitRow* a,
                                      int64_t count, float* scales, float* zeros, float* out,
@@ -110,10 +151,17 @@ FUSEWHEEL_INLINE void dot_digit_rows(const LinearWeight& weight, int64_t begin, 
   const CodeRows<float> codes = {
       static_cast<const uint8_t*>(weight.data) + begin * weight.stride, weight.stride, scales, zeros,
       blocks};
-  switch (count) {
-    case 2: return dot_digit_rows<rows, 2>(codes, a, out, stride);
-    case 3: return dot_digit_rows<rows, 3>(codes, a, out, stride);
-    default: return dot_digit_rows<rows, 4>(codes, a, out, stride);
+  // Parts that are alike: none is of one row, for which taking codes apart would not pay.
+  for (int64_t parts = (count + kDigitRows - 1) / kDigitRows; parts > 0; --parts) {
+    const int64_t together = (count + parts - 1) / parts;
+    if (choices().vnni) {
+      dot_digit_rows<rows, true>(codes, a, together, out, stride);
+    } else {
+      dot_digit_rows<rows, false>(codes, a, together, out, stride);
+    }
+    a += together;
+    out += together * stride;
+    count -= together;
   }
 }
 

@@ -33,9 +33,8 @@ struct CodeRows {
 
 // One vector of codes, from their middle, times the digits of a.
 template <int planes, bool vnni>
-FUSEWHEEL_INLINE Vec<float> digit_products(Bytes pair, const int8_t* digits, const int32_t* from) {
-  const Bytes low = low_half(pair);
-  const Bytes high = high_half(pair);
+FUSEWHEEL_INLINE Vec<float> digit_products(Bytes low, Bytes high, const int8_t* digits,
+                                           const int32_t* from) {
   Integers start;
   __builtin_memcpy(&start, from, sizeof(start));
   if constexpr (vnni) {
@@ -64,6 +63,40 @@ FUSEWHEEL_INLINE Vec<float> digit_products(Bytes pair, const int8_t* digits, con
   return from_codes(whole + start);
 }
 
+// Lane i of every four is that of vector i's blocks: the order of fold_pieces.
+FUSEWHEEL_INLINE Vec<float> by_pieces(Vec<float> blocks) {
+  Integers order;
+  for (int i = 0; i < kLanes<float>; ++i) {
+    order[i] = i % 4 * kVectorBlocks + i / 4;
+  }
+  return shuffle(blocks, order);
+}
+
+// As many blocks of a row of a as there are lanes, in that order.
+struct BlockLanes {
+  Vec<float> steps;
+  Integers start;
+};
+
+FUSEWHEEL_INLINE BlockLanes block_lanes(const DigitRow& a, int64_t block) {
+  Integers start[4];
+  __builtin_memcpy(start, a.start + block * kBlockLanes, sizeof(start));
+  return {by_pieces(load(a.steps + block)), fold_pieces(start[0], start[1], start[2], start[3])};
+}
+
+// The sums of products of so many blocks of codes with digits of one plane, a lane each: at most
+// 16 * 15 * 127 = 30480 before the last two are added, which fits 16 bits.
+FUSEWHEEL_INLINE Vec<float> folded_products(const Bytes (&low)[4], const Bytes (&high)[4],
+                                            const int8_t* digits, Integers start) {
+  Shorts sums[4];
+#pragma GCC unroll 4
+  for (int v = 0; v < 4; ++v) {
+    sums[v] = multiply_pairs(low[v], load_bytes(digits + 2 * v * kBytes)) +
+              multiply_pairs(high[v], load_bytes(digits + (2 * v + 1) * kBytes));
+  }
+  return from_codes(start + add_pairs(fold_pieces(sums[0], sums[1], sums[2], sums[3])));
+}
+
 // out[r] = sum over blocks of scale * step * ((codes - middle) . digits)
 //                           + (zero + middle * scale) * sum
 template <int rows, int planes, bool vnni, typename S>
@@ -73,6 +106,7 @@ __attribute__((noinline)) void dot_digits(const CodeRows<S>& weight, const Digit
   Vec<float> totals[rows] = {};
   // As many blocks as there are lanes: one vector of scales serves four of codes.
   const auto chunk = [&](int64_t block, auto live) {
+    [[maybe_unused]] const BlockLanes blocks = block_lanes(a, block);
     const Vec<float> steps = load(a.steps + block);
     const Vec<float> sums = load(a.sums + block);
     const int8_t* digits = a.digits + block / kVectorBlocks * (2 * planes * kBytes);
@@ -89,17 +123,28 @@ __attribute__((noinline)) void dot_digits(const CodeRows<S>& weight, const Digit
         __builtin_prefetch(weight.zeros + ahead);
       }
       const Vec<float> scale = load(scales, live);
-      const Vec<float> scaled = scale * steps;
       Vec<float> total = totals[r] + (load(zeros, live) + scale * float{kCodeMiddle}) * sums;
+      const Vec<float> scaled = scale * steps;
+      Bytes low[4] = {};
+      Bytes high[4] = {};
 #pragma GCC unroll 4
       for (int v = 0; v < 4; ++v) {
         const int64_t left = live - v * kVectorBlocks;
         if (left > 0) {
           const Bytes pair = load_bytes(codes + v * kBytes, left * (kInt4Block / 2));
-          total += digit_products<planes, vnni>(pair, digits + v * (2 * planes * kBytes),
-                                                start + v * kLanes<float>) *
-                   repeat_by_four(scaled, v);
+          low[v] = low_half(pair);
+          high[v] = high_half(pair);
+          if constexpr (planes > 1 || vnni) {
+            total += digit_products<planes, vnni>(low[v], high[v],
+                                                  digits + v * (2 * planes * kBytes),
+                                                  start + v * kLanes<float>) *
+                     repeat_by_four(scaled, v);
+          }
         }
+      }
+      if constexpr (planes == 1 && !vnni) {
+        total += folded_products(low, high, digits, blocks.start) *
+                 (by_pieces(scale) * blocks.steps);
       }
       totals[r] = total;
       codes += weight.stride;

@@ -13,7 +13,7 @@ struct OneRow {
   float* scales;
   float* zeros;
 #if defined(__AVX2__)
-  DigitRow digits[kDigitRows];
+  DigitRow digits[kMostDigitRows];
   BlockDigits* block_digits;
   int block_planes;
 #endif
@@ -22,7 +22,7 @@ struct OneRow {
 // Whether several rows of a are multiplied as one row is.
 FUSEWHEEL_INLINE bool has_digit_rows(const MatmulArgs& args) {
   return args.dynamic && args.weight.kind == WeightKind::kInt4 && args.m > 1 &&
-         args.m <= kDigitRows && choices().vnni;
+         args.rounded.codes == nullptr;
 }
 
 // Lays the memory out for `rows` rows of digits; returns its size in floats, which is all it does

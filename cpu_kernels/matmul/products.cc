@@ -32,6 +32,10 @@ void* thread_scratch(int64_t bytes) {
 // How many tasks of so many multiplications a thread takes at least.
 int64_t grain_of(int64_t work) { return 4 * kGrain / std::max<int64_t>(work, 1) + 1; }
 
+// How many rounded rows stream past 4-bit codes; more are worth packing the codes. With VNNI, whose
+// tiles are twice as fast, they are sooner.
+int64_t most_digit_rows() { return choices().vnni ? kDigitRows : kMostDigitRows; }
+
 bool is_wide(const Tensor& y) { return y.scalar_type() == ScalarType::Double; }
 
 void run(MatmulArgs args) {
@@ -80,8 +84,8 @@ PreparedProduct::PreparedProduct(const RowMatrix& x, const LinearWeight& weight,
   args = {a_.tensor.const_data_ptr(), a_.stride, x.count, weight.rows, weight.columns, weight, false,
           bias_.has_value() ? bias_->tensor.const_data_ptr() : nullptr, y.mutable_data_ptr(),
           dtype_of(y), integers, {}, false, bfloat16};
-  // Very few rows for 4-bit codes are rounded by each thread.
-  const int64_t few = weight.kind == WeightKind::kInt4 ? (choices().vnni ? kDigitRows : 1) : 0;
+  // Few rows for 4-bit codes are rounded by each thread.
+  const int64_t few = weight.kind == WeightKind::kInt4 ? most_digit_rows() : 0;
   if (integers && x.count > few) {
     rounded_ = std::make_unique<RoundedMatrix>(a_, weight);
     args.rounded = rounded_->rows();

@@ -8,6 +8,7 @@ namespace fusewheel::FUSEWHEEL_ISA {
 
 // Up to this many rows of a count as few.
 constexpr int64_t kFewRows = 16;
+static_assert(kFewRows >= kMostDigitRows);
 // Rows of a and rows of the weight in one register tile.
 constexpr int kDotRows = 4;
 constexpr int kDotColumns = kBytes == 64 ? 4 : 3;
@@ -20,9 +21,9 @@ constexpr int64_t kFewDepth = kBytes == 16 ? 128 : 512;
 enum class From { kMemory, kCache };
 
 // A row of a adds to the first `columns` of its kUnit vectors in `lane_sums`.
-template <int rows, int columns, From from, typename W>
-void dot_tile(const float* a, int64_t a_stride, const W* w, int64_t w_stride, int64_t count,
-              Vec<float>* lane_sums, bool first) {
+template <int rows, int columns, typename W>
+void dot_tile(From from, const float* a, int64_t a_stride, const W* w, int64_t w_stride,
+              int64_t count, Vec<float>* lane_sums, bool first) {
   using A = float;
   Vec<A> sums[rows][columns];
 #pragma GCC unroll 4
@@ -36,8 +37,8 @@ void dot_tile(const float* a, int64_t a_stride, const W* w, int64_t w_stride, in
     Vec<A> weights[columns];
 #pragma GCC unroll 4
     for (int j = 0; j < columns; ++j) {
-      weights[j] = load(w + j * w_stride + i, live);
-      if constexpr (from == From::kMemory) {
+      weights[j] = load_number(w + j * w_stride + i, live);
+      if (from == From::kMemory && i % kLineNumbers<W> == 0) {
         __builtin_prefetch(w + (j + columns) * w_stride + i);
       }
     }
@@ -68,29 +69,29 @@ void dot_tile(const float* a, int64_t a_stride, const W* w, int64_t w_stride, in
 }
 
 // `columns` rows of the weight against `rows` of a.
-template <int columns, From from, typename W>
-FUSEWHEEL_INLINE void dot_rows(int64_t rows, const float* a, int64_t a_stride, const W* w,
+template <int columns, typename W>
+FUSEWHEEL_INLINE void dot_rows(From from, int64_t rows, const float* a, int64_t a_stride, const W* w,
                                int64_t w_stride, int64_t count, Vec<float>* sums, bool first) {
   for (; rows >= kDotRows; rows -= kDotRows) {
-    dot_tile<kDotRows, columns, from>(a, a_stride, w, w_stride, count, sums, first);
+    dot_tile<kDotRows, columns>(from, a, a_stride, w, w_stride, count, sums, first);
     a += kDotRows * a_stride;
     sums += kDotRows * kUnit;
   }
   switch (rows) {
-    case 3: return dot_tile<3, columns, from>(a, a_stride, w, w_stride, count, sums, first);
-    case 2: return dot_tile<2, columns, from>(a, a_stride, w, w_stride, count, sums, first);
-    case 1: return dot_tile<1, columns, from>(a, a_stride, w, w_stride, count, sums, first);
+    case 3: return dot_tile<3, columns>(from, a, a_stride, w, w_stride, count, sums, first);
+    case 2: return dot_tile<2, columns>(from, a, a_stride, w, w_stride, count, sums, first);
+    case 1: return dot_tile<1, columns>(from, a, a_stride, w, w_stride, count, sums, first);
     default: return;
   }
 }
 
-template <From from, int columns = kDotColumns, typename... Arguments>
+template <int columns = kDotColumns, typename... Arguments>
 FUSEWHEEL_INLINE void dot_columns(int64_t live, Arguments... arguments) {
   if constexpr (columns > 0) {
     if (live == columns) {
-      return dot_rows<columns, from>(arguments...);
+      return dot_rows<columns>(arguments...);
     }
-    dot_columns<from, columns - 1>(live, arguments...);
+    dot_columns<columns - 1>(live, arguments...);
   }
 }
 
@@ -111,10 +112,61 @@ FUSEWHEEL_INLINE void prefetch_row(const LinearWeight& weight, int64_t row, int6
   prefetch(weight.data, row * stride + k * eighths / 8, count * eighths / 8);
 }
 
-// A few rows of the weight at a time serve all rows of a. Where they serve one register tile they
-// are widened in its registers, otherwise into `decoded`, which the cache holds.
-FUSEWHEEL_INLINE void few_decoded(const MatmulArgs& args, int64_t begin, int64_t columns,
-                                  float* decoded, Vec<float>* sums) {
+// Numbers of the weight are widened in the registers of each tile. The first tile brings them from
+// memory.
+template <typename W>
+FUSEWHEEL_INLINE void few_in_place(const MatmulArgs& args, int64_t row, int64_t live, int64_t k,
+                                   int64_t count, Vec<float>* out) {
+  const float* a = static_cast<const float*>(args.a) + k;
+  const LinearWeight& weight = args.weight;
+  const W* w = static_cast<const W*>(weight.data) + row * weight.stride + k;
+  const int64_t first = args.m < kDotRows ? args.m : kDotRows;
+  dot_columns(live, From::kMemory, first, a, args.a_stride, w, weight.stride, count, out, k == 0);
+  dot_columns(live, From::kCache, args.m - first, a + first * args.a_stride, args.a_stride, w,
+              weight.stride, count, out + first * kUnit, k == 0);
+}
+
+// Whether the weight is numbers, or codes with one scale a row, that are better widened by each tile
+// than once for all. With AVX-512 widening takes as many instructions as the products of a tile.
+FUSEWHEEL_INLINE bool is_in_place(const MatmulArgs& args) {
+  const LinearWeight& weight = args.weight;
+  const bool pays = args.m <= kDotRows || kBytes == 32;
+  switch (weight.kind) {
+    case WeightKind::kFloating: return pays || weight.dtype == Dtype::kFloat32;
+    case WeightKind::kInt8: return pays && weight.groups == 1;
+    default: return false;
+  }
+}
+
+FUSEWHEEL_INLINE void few_in_place(const MatmulArgs& args, int64_t row, int64_t live, int64_t k,
+                                   int64_t count, Vec<float>* out) {
+  if (args.weight.kind == WeightKind::kInt8) {
+    return few_in_place<int8_t>(args, row, live, k, count, out);
+  }
+  for_dtype(args.weight.dtype, [&](auto zero) {
+    using W = decltype(zero);
+    if constexpr (sizeof(Accumulate<W>) == sizeof(float)) {
+      few_in_place<W>(args, row, live, k, count, out);
+    }
+  });
+}
+
+// Sums of codes times their scales.
+FUSEWHEEL_INLINE void scale_rows(const MatmulArgs& args, int64_t begin, int64_t columns,
+                                 Vec<float>* sums) {
+  float scales[kUnit];
+  widen_all(args.weight.scale_dtype, args.weight.scales, begin, columns, scales);
+  for (int64_t row = 0; row < args.m; ++row) {
+    for (int64_t j = 0; j < columns; ++j) {
+      sums[row * kUnit + j] *= scales[j];
+    }
+  }
+}
+
+// A few rows of the weight at a time serve all rows of a. Where that is not in place they are widened
+// into `decoded`, which the cache holds.
+FUSEWHEEL_INLINE void few_sums(const MatmulArgs& args, int64_t begin, int64_t columns,
+                               float* decoded, Vec<float>* sums) {
   const float* a = static_cast<const float*>(args.a);
   const LinearWeight& weight = args.weight;
   for (int64_t k = 0; k < args.k; k += kFewDepth) {
@@ -123,15 +175,8 @@ FUSEWHEEL_INLINE void few_decoded(const MatmulArgs& args, int64_t begin, int64_t
       const int64_t live = columns - j < kDotColumns ? columns - j : kDotColumns;
       const int64_t row = begin + j;
       Vec<float>* out = sums + j;
-      if (weight.kind == WeightKind::kFloating && args.m <= kDotRows) {
-        for_dtype(weight.dtype, [&](auto zero) {
-          using W = decltype(zero);
-          if constexpr (sizeof(Accumulate<W>) == sizeof(float)) {
-            const W* w = static_cast<const W*>(weight.data) + row * weight.stride + k;
-            dot_columns<From::kMemory>(live, args.m, a + k, args.a_stride, w, weight.stride, count,
-                                       out, k == 0);
-          }
-        });
+      if (is_in_place(args)) {
+        few_in_place(args, row, live, k, count, out);
         continue;
       }
       for (int64_t c = 0; c < live; ++c) {
@@ -140,9 +185,12 @@ FUSEWHEEL_INLINE void few_decoded(const MatmulArgs& args, int64_t begin, int64_t
       for (int64_t c = 0; c < live; ++c) {
         prefetch_row(weight, row + kDotColumns + c, k, count);
       }
-      dot_columns<From::kCache>(live, args.m, a + k, args.a_stride,
-                                static_cast<const float*>(decoded), kFewDepth, count, out, k == 0);
+      dot_columns(live, From::kCache, args.m, a + k, args.a_stride,
+                  static_cast<const float*>(decoded), kFewDepth, count, out, k == 0);
     }
+  }
+  if (is_in_place(args) && weight.kind == WeightKind::kInt8) {
+    scale_rows(args, begin, columns, sums);
   }
 }
 
@@ -177,7 +225,7 @@ FUSEWHEEL_INLINE void few_rows(const MatmulArgs& args, int64_t begin, int64_t en
     } else if (several) {
       digit_rows(args, column, columns, one_row_memory, sums[0], kUnit);
     } else {
-      few_decoded(args, column, columns, decoded, lane_sums);
+      few_sums(args, column, columns, decoded, lane_sums);
       for (int64_t row = 0; row < args.m; ++row) {
         for (int64_t j = 0; j < columns; j += kLanes<float>) {
           store(sums[row] + j, sums_of<float>(lane_sums + row * kUnit + j));

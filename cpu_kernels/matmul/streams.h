@@ -24,6 +24,19 @@ template <typename W>
 FUSEWHEEL_INLINE Vec<float> load_number(const W* from) {
   return load(from);
 }
+// The first `live` of a vector; the others are zeros and are not read.
+FUSEWHEEL_INLINE Vec<float> load_number(const int8_t* from, int64_t live) {
+  if (live >= kLanes<float>) {
+    return load_number(from);
+  }
+  int8_t codes[kLanes<float>] = {};
+  __builtin_memcpy(codes, from, static_cast<size_t>(live));
+  return load_number(codes);
+}
+template <typename W>
+FUSEWHEEL_INLINE Vec<float> load_number(const W* from, int64_t live) {
+  return load(from, live);
+}
 FUSEWHEEL_INLINE float to_number(int8_t code) { return code; }
 template <typename W>
 FUSEWHEEL_INLINE float to_number(W number) {

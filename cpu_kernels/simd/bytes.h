@@ -94,6 +94,29 @@ FUSEWHEEL_INLINE Integers add_pairs(Shorts value, int16_t factor = 1) {
 #endif
 }
 
+// Of four vectors the sums of each 16 bytes, as far as two (Shorts) or one (Integers) in each 4 bytes:
+// those of vector v lie in every fourth 4 bytes from v on.
+template <typename V>
+FUSEWHEEL_INLINE V fold_pieces(V a, V b, V c, V d) {
+  constexpr int lanes = kLanes<float>;
+  Integers low;
+  Integers high;
+  Integers low_pair;
+  Integers high_pair;
+  for (int i = 0; i < lanes; ++i) {
+    low[i] = (i & ~3) + (i & 2) / 2 + (i & 1) * lanes;
+    high[i] = low[i] + 2;
+    low_pair[i] = (i & ~3) + (i & 1) + (i & 2) / 2 * lanes;
+    high_pair[i] = low_pair[i] + 2;
+  }
+  const auto add = [](V x, V y, Integers first, Integers second) {
+    const Integers one = bit_cast<Integers>(x);
+    const Integers other = bit_cast<Integers>(y);
+    return bit_cast<V>(shuffle(one, other, first)) + bit_cast<V>(shuffle(one, other, second));
+  };
+  return add(add(a, b, low, high), add(c, d, low, high), low_pair, high_pair);
+}
+
 // The nearest whole numbers, halves to even. An instruction of its own: adding and taking off a large
 // number, fused with a product before it, would round other ties.
 FUSEWHEEL_INLINE Integers nearest(Vec<float> value) {
