@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from copies import run_beside_torch
 from edge_of_memory import at_the_edge
 
 READ = """
 import ctypes, sys, torch
+sys.path.insert(0, FOLDER)
 from edge_of_memory import at_the_edge
 found = at_the_edge(torch.ones(1025))
-ctypes.string_at(found.data_ptr() + 4 * 1025 - 1, int(sys.argv[1]))
+ctypes.string_at(found.data_ptr() + 4 * 1025 - 1, COUNT)
 """
 
 
@@ -29,7 +29,7 @@ def test_copies(shape: tuple[int, ...]):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_read_behind(count: int):
-    command = (sys.executable, "-c", READ, str(count))
-    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, check=False)
-    assert done.returncode == (0 if count == 1 else -signal.SIGSEGV), done.stderr.decode()
+def test_a_read_behind(count: int, tmp_path: Path):
+    program = READ.replace("FOLDER", repr(str(Path(__file__).parent))).replace("COUNT", str(count))
+    done = run_beside_torch(program, tmp_path)
+    assert done.returncode == (0 if count == 1 else -signal.SIGSEGV), done.stderr
