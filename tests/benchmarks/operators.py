@@ -7,7 +7,7 @@ The copy roof is the time `copy_` into a warm buffer needs for the bytes the ope
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import fusewheel
@@ -110,13 +110,19 @@ def sides(operator: Operator) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 
 def trained(operator: Operator, result: Any) -> list[Tensor]:
-    """The outputs without auxiliary ones (rstd), whose gradients only second derivatives have."""
+    """The outputs without auxiliary ones (rstd, logsumexp), whose gradients few trainings have.
+
+    Those are kept for the backward. So may the first one be, which is the result itself.
+    """
     everything = result if isinstance(result, tuple) else (result,)
     if operator.rival is not None:
         return list(everything)
     schema = operator.overload._schema
-    hidden = operator.saved([True] * len(schema.arguments))
-    return [o for o, r in zip(everything, schema.returns, strict=True) if r.name not in hidden]
+    trainable = operator.saves if isinstance(operator.saves, Mapping) else None
+    needs = [trainable is None or a.name in trainable for a in schema.arguments]
+    hidden = operator.saved(needs)
+    named = zip(everything, schema.returns, strict=True)
+    return [o for i, (o, r) in enumerate(named) if i == 0 or r.name not in hidden]
 
 
 def traffic(operator: Operator, arguments: Arguments, backward: bool) -> int:

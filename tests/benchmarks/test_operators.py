@@ -74,3 +74,11 @@ def test_a_rival_gets_the_arguments_of_the_public_function(options, monkeypatch)
     # The logits, three targets and the loss; backward reads these again and writes a gradient.
     assert forward.roof == pytest.approx((SIZE + 24 + 4) * 1e-6)
     assert both.roof == pytest.approx((3 * SIZE + 48 + 8) * 1e-6)
+
+
+@pytest.mark.parametrize("name", [o.name for o in fusewheel.ops.operators() if o.benchmarks])
+def test_the_result_is_trained(name):
+    """Also where it is kept for the backward, as that of attention is."""
+    operator = next(o for o in fusewheel.ops.operators() if o.name == name)
+    results = tuple(range(len(operator.overload._schema.returns)))
+    assert operators.trained(operator, results)[0] == 0
