@@ -54,10 +54,10 @@ struct ExpSum {
       }
     }
     const auto higher = larger<A>(top[0], peak);
-    sum *= exp(peak - higher);
+    sum *= exp_summand(peak - higher);
     peak = higher;
     for (int k = 0; k < count; ++k) {
-      sum += exp(z[k] - peak);
+      sum += exp_summand(z[k] - peak);
     }
   }
 

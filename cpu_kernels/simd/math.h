@@ -61,6 +61,18 @@ FUSEWHEEL_INLINE Vec<float> exp_normal(Vec<float> x) {
   return nothing ? Vec<float>{} : (e.rest + 1.0f) * power_of_two(e.exponent);
 }
 
+// exp(x) for x <= 0 and a sum in which some x is 0: what is below the normal range adds nothing to it.
+FUSEWHEEL_INLINE Vec<float> exp_summand(Vec<float> x) {
+#if defined(__AVX512F__)
+  return exp(x);
+#else
+  constexpr float kLeast = -87.3f;
+  const auto nothing = x < kLeast;
+  const Power e = reduce(nothing ? splat(kLeast) : x);
+  return nothing ? Vec<float>{} : (e.rest + 1.0f) * power_of_two(e.exponent);
+#endif
+}
+
 // exp(x) - 1 for |x| <= 87, without the cancellation near 0.
 FUSEWHEEL_INLINE Vec<float> exp_minus_one(Vec<float> x) {
   const Power e = reduce(x);
@@ -113,6 +125,7 @@ FUSEWHEEL_INLINE Vec<double> exp(Vec<double> x) {
   }
   return x;
 }
+FUSEWHEEL_INLINE Vec<double> exp_summand(Vec<double> x) { return exp(x); }
 FUSEWHEEL_INLINE Vec<double> exp_normal(Vec<double> x) { return exp(x); }
 FUSEWHEEL_INLINE Vec<double> tanh(Vec<double> x) {
   for (int i = 0; i < kLanes<double>; ++i) {
