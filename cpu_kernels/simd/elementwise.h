@@ -8,6 +8,11 @@
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
+// Inputs are asked for so many bytes ahead: where a body has many instructions, the processor does not
+// look that far by itself.
+constexpr int64_t kAskAhead = 2048;
+constexpr int64_t kLineBytes = 64;
+
 // One run along the innermost dimension. `contiguous` says every stride is 1, so that the usual
 // call has no branch in its loop.
 template <typename T, int outputs, int inputs, bool contiguous, typename Body>
@@ -22,6 +27,9 @@ FUSEWHEEL_INLINE void run(T* const* pointers, const int64_t* strides, int64_t co
       const int64_t stride = contiguous ? 1 : strides[outputs + k];
       const T* from = pointers[outputs + k] + i * stride;
       if (stride == 1) {
+        if (contiguous && i * static_cast<int64_t>(sizeof(T)) % kLineBytes == 0) {
+          __builtin_prefetch(reinterpret_cast<const char*>(from) + kAskAhead);
+        }
         in[k] = load(from, live);
         continue;
       }
