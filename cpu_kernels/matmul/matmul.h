@@ -4,7 +4,7 @@
 //
 //   the rows of a, widened or rounded                           activations.h
 //   one row of a    the weight streams past it                  one_row.h: streams.h, digits.h
-//   2 to 16, rounded likewise, 4-bit codes                      one_row.h: digit_rows.h
+//   2 to 12, rounded likewise, 4-bit codes                      one_row.h: digit_rows.h
 //   few             dot products along the rows of the weight   rows.h
 //   many            packed panels and a register tile           panel.h, tile.h
 //   many, bfloat16  likewise, by AMX or AVX512_BF16             bfloat16.h, bfloat16_tile.h
@@ -23,7 +23,7 @@ constexpr int64_t kUnit = 32;
 // Rows of rounded activations for which a 4-bit code is taken apart once, where it streams past them;
 // and how many of them do, at most.
 constexpr int64_t kDigitRows = 4;
-constexpr int64_t kMostDigitRows = 16;
+constexpr int64_t kMostDigitRows = 12;
 
 // With fewer rows products of bfloat16 are not worth the packing.
 constexpr int64_t kFewestBFloat16Rows = 17;
