@@ -5,6 +5,7 @@
 
 #include "parallel.h"
 #include "simd/math.h"
+#include "simd/prefetch.h"
 #include "simd/rows.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
@@ -71,17 +72,9 @@ struct ExpSum {
   }
 };
 
-// Asks for the cache lines of a block that is read later: between two blocks lie so many instructions
-// that the processor does not look that far.
-template <typename T>
-FUSEWHEEL_INLINE void ask_ahead(const T* block, int64_t count) {
-  constexpr int64_t kAhead = 1024;  // bytes
-  constexpr int64_t kLine = 64;
-  const char* from = reinterpret_cast<const char*>(block) + kAhead;
-  for (int64_t i = 0; i < count * static_cast<int64_t>(sizeof(T)); i += kLine) {
-    __builtin_prefetch(from + i);
-  }
-}
+// Logits are asked for so many bytes ahead: a block has so many instructions that the processor does not
+// look beyond it by itself.
+constexpr int64_t kAhead = 1024;
 
 // A logit as the loss sees it.
 template <typename A, bool capped>
@@ -118,7 +111,7 @@ FUSEWHEEL_INLINE void row(const CrossEntropyArgs& args, int64_t n, Accumulate<T>
   };
   int64_t i = 0;
   for (; i + kBlock * lanes <= size; i += kBlock * lanes) {
-    ask_ahead(x + i, kBlock * lanes);
+    prefetch(x + i, kAhead, kBlock * lanes * static_cast<int64_t>(sizeof(T)));
     Vec<A> z[kBlock];
     for (int k = 0; k < kBlock; ++k) {
       z[k] = read(i + k * lanes, lanes);

@@ -3,6 +3,7 @@
 
 #include <fusewheel/linear/linear_args.h>
 
+#include "simd/prefetch.h"
 #include "blocks.h"
 #include "codes.h"
 
@@ -11,14 +12,6 @@ namespace fusewheel::FUSEWHEEL_ISA {
 // Longest stretch decoded at once: its scales fit beside it in the first-level cache.
 constexpr int64_t kStretch = 1024;
 constexpr int64_t kMostGroups = kStretch / kInt4Block + 1;
-
-// Asks for the cache lines of bytes [begin, begin + count).
-FUSEWHEEL_INLINE void prefetch(const void* from, int64_t begin, int64_t count) {
-  constexpr int64_t line = 64;
-  for (int64_t i = 0; i < count; i += line) {
-    __builtin_prefetch(static_cast<const char*>(from) + begin + i);
-  }
-}
 
 // `count` numbers of any floating dtype.
 template <typename A>

@@ -32,8 +32,8 @@ void* thread_scratch(int64_t bytes) {
 // How many tasks of so many multiplications a thread takes at least.
 int64_t grain_of(int64_t work) { return 4 * kGrain / std::max<int64_t>(work, 1) + 1; }
 
-// How many rounded rows stream past 4-bit codes; more are worth packing the codes. With VNNI, whose
-// tiles are twice as fast, they are sooner.
+// How many rounded rows stream past 4-bit codes; for more it pays to pack the codes. With VNNI, which
+// multiplies packed codes in fewer instructions, that is sooner.
 int64_t most_digit_rows() { return choices().vnni ? kDigitRows : kMostDigitRows; }
 
 bool is_wide(const Tensor& y) { return y.scalar_type() == ScalarType::Double; }

@@ -127,7 +127,8 @@ FUSEWHEEL_INLINE void few_in_place(const MatmulArgs& args, int64_t row, int64_t 
 }
 
 // Whether the weight is numbers, or codes with one scale a row, that are better widened by each tile
-// than once for all. With AVX-512 widening takes as many instructions as the products of a tile.
+// than once for all. Beyond one tile it was timed with AVX2 only; with AVX-512, widening takes half as
+// many instructions as the products of a tile.
 FUSEWHEEL_INLINE bool is_in_place(const MatmulArgs& args) {
   const LinearWeight& weight = args.weight;
   const bool pays = args.m <= kDotRows || kBytes == 32;

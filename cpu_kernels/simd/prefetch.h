@@ -1,0 +1,16 @@
+// Asking memory for what is read later.
+#pragma once
+
+#include "vec.h"
+
+namespace fusewheel::FUSEWHEEL_ISA {
+
+// Asks for the cache lines of bytes [begin, begin + count).
+FUSEWHEEL_INLINE void prefetch(const void* from, int64_t begin, int64_t count) {
+  constexpr int64_t line = 64;
+  for (int64_t i = 0; i < count; i += line) {
+    __builtin_prefetch(static_cast<const char*>(from) + begin + i);
+  }
+}
+
+}  // namespace fusewheel::FUSEWHEEL_ISA
