@@ -166,8 +166,8 @@ FUSEWHEEL_INLINE void scale_rows(const MatmulArgs& args, int64_t begin, int64_t 
 
 // A few rows of the weight at a time serve all rows of a. Where that is not in place they are widened
 // into `decoded`, which the cache holds.
-FUSEWHEEL_INLINE void few_sums(const MatmulArgs& args, int64_t begin, int64_t columns,
-                               float* decoded, Vec<float>* sums) {
+FUSEWHEEL_INLINE void few_sums(const MatmulArgs& args, bool in_place, int64_t begin,
+                               int64_t columns, float* decoded, Vec<float>* sums) {
   const float* a = static_cast<const float*>(args.a);
   const LinearWeight& weight = args.weight;
   for (int64_t k = 0; k < args.k; k += kFewDepth) {
@@ -176,7 +176,7 @@ FUSEWHEEL_INLINE void few_sums(const MatmulArgs& args, int64_t begin, int64_t co
       const int64_t live = columns - j < kDotColumns ? columns - j : kDotColumns;
       const int64_t row = begin + j;
       Vec<float>* out = sums + j;
-      if (is_in_place(args)) {
+      if (in_place) {
         few_in_place(args, row, live, k, count, out);
         continue;
       }
@@ -190,8 +190,34 @@ FUSEWHEEL_INLINE void few_sums(const MatmulArgs& args, int64_t begin, int64_t co
                   static_cast<const float*>(decoded), kFewDepth, count, out, k == 0);
     }
   }
-  if (is_in_place(args) && weight.kind == WeightKind::kInt8) {
+  if (in_place && weight.kind == WeightKind::kInt8) {
     scale_rows(args, begin, columns, sums);
+  }
+}
+
+FUSEWHEEL_INLINE bool all_finite(const float (*sums)[kUnit], int64_t rows, int64_t columns) {
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t j = 0; j < columns; ++j) {
+      if (!__builtin_isfinite(sums[row][j])) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+// Large activations times codes may be infinite where activations times scaled codes are not: sums
+// that are not finite are taken again with scaled codes.
+__attribute__((noinline)) void take_again(const MatmulArgs& args, int64_t begin, int64_t columns,
+                                          float* decoded, Vec<float>* lane_sums,
+                                          float (*sums)[kUnit]) {
+  few_sums(args, false, begin, columns, decoded, lane_sums);
+  for (int64_t row = 0; row < args.m; ++row) {
+    for (int64_t j = 0; j < columns; ++j) {
+      if (!__builtin_isfinite(sums[row][j])) {
+        sums[row][j] = sum<float>(lane_sums[row * kUnit + j]);
+      }
+    }
   }
 }
 
@@ -218,6 +244,9 @@ FUSEWHEEL_INLINE void few_rows(const MatmulArgs& args, int64_t begin, int64_t en
   if (several) {
     prepare_digit_rows(args, one_row_memory);
   }
+  const bool in_place = is_in_place(args);
+  const bool scales_sums =
+      args.weight.kind != WeightKind::kFloating && !args.dynamic && (one || in_place);
   for (int64_t column = begin; column < end; column += kUnit) {
     const int64_t columns = end - column < kUnit ? end - column : kUnit;
     float sums[kFewRows][kUnit];
@@ -226,12 +255,15 @@ FUSEWHEEL_INLINE void few_rows(const MatmulArgs& args, int64_t begin, int64_t en
     } else if (several) {
       digit_rows(args, column, columns, one_row_memory, sums[0], kUnit);
     } else {
-      few_sums(args, column, columns, decoded, lane_sums);
+      few_sums(args, in_place, column, columns, decoded, lane_sums);
       for (int64_t row = 0; row < args.m; ++row) {
         for (int64_t j = 0; j < columns; j += kLanes<float>) {
           store(sums[row] + j, sums_of<float>(lane_sums + row * kUnit + j));
         }
       }
+    }
+    if (scales_sums && !all_finite(sums, args.m, columns)) {
+      take_again(args, column, columns, decoded, lane_sums, sums);
     }
     finish(&sums[0][0], column, columns);
   }

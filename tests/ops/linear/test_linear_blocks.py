@@ -195,6 +195,21 @@ def test_rows_of_zeros_of_nan_and_of_tiny_numbers(name):
     )
 
 
+@pytest.mark.parametrize("rows", [1, 4])
+def test_codes_times_large_activations_may_overflow(rows):
+    """The products with codes alone are beyond float32, those with scaled codes are not."""
+    blocks = random_blocks(Make(), "Q8_0", 43, 16)
+    blocks[..., 1] = 4  # scales between 6e-5 and 1.2e-4
+    weight = decode_blocks(blocks, FORMATS["Q8_0"].number, torch.float64)
+    assert_call_as_good_as_eager(
+        compute,
+        lambda x: fusewheel.linear_blocks(x, blocks, "Q8_0"),
+        lambda x: x @ weight.to(x.dtype).T,
+        (Make(seed=9)(rows, 512) * 1e37,),
+        "Q8_0",
+    )
+
+
 @pytest.mark.parametrize("number", [1.0, -1.0])
 @pytest.mark.parametrize("code", [0, 255])
 def test_the_largest_sums_of_a_single_row(code, number):

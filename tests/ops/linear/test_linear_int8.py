@@ -90,6 +90,26 @@ def test_rows_of_zeros_and_of_nan_keep_to_themselves():
             assert y[2].isnan().all() and not y[[0, 1, 3]].isnan().any()
 
 
+@pytest.mark.parametrize("groups", [(), (4,), (16,)], ids=str)
+@pytest.mark.parametrize("rows", [1, 4, 16, 17])
+def test_codes_times_large_activations_may_overflow(rows, groups):
+    """The products with codes alone are beyond float32, those with scaled codes are not."""
+    codes, scales = weight(43, 512, *groups, dtype=torch.float32)
+    x = Make(seed=11)(rows, 512) * 1e37
+    for dynamic in (False, True):
+        arguments = (x, codes, scales / 32, None, dynamic)
+        reference = {o.name: o for o in fusewheel.ops.operators()}["linear_int8"].reference
+        assert reference(*arguments).isfinite().all()
+        assert_call_as_good_as_eager(
+            compute,
+            torch.ops.fusewheel.linear_int8.default,
+            reference,
+            arguments,
+            "output",
+            contract=linear_int8,
+        )
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_gradients_with_a_frozen_weight(dtype, dynamic):
     """The case that has kernels; where scales are learned too the reference is differentiated."""
