@@ -22,13 +22,13 @@ struct Choices {
   // it is not by AMX. AMD's processors multiply twice as fast by it as in float32; an Intel
   // Xeon without AMX took up to twice the time with it. 1 is ignored where the processor has none.
   bool bf16;
-  // FUSEWHEEL_CPU_ROWS_IN_TURN=0 or 1: whether one row of activations that fits into the first-level
-  // cache, half types or rounded to int8, reads the rows of a weight one after another, as AMD's
-  // processors read memory fastest. Intel's are faster with several rows side by side. With 0,
-  // attention_decode also reads a cache at several places.
+  // FUSEWHEEL_CPU_ROWS_IN_TURN=0 or 1: whether one row of activations that the nearest caches hold reads
+  // the rows of a weight of 16 bits or less one after another, as AMD's processors read memory
+  // fastest. Intel's are faster with several rows side by side. With 0, attention_decode also reads a
+  // cache at several places.
   bool rows_in_turn;
-  // FUSEWHEEL_CPU_PREFETCH=0 or 1: whether one row of activations asks for lines of a floating weight
-  // ahead. On AMD's processors the hardware does so better by itself.
+  // FUSEWHEEL_CPU_PREFETCH=0 or 1: whether one row of activations that meets several rows of a floating
+  // weight side by side asks for lines ahead. On AMD's processors the hardware does so better by itself.
   bool prefetch;
   // FUSEWHEEL_CPU_SPREAD_ROWS=0 or 1: whether rows of activations that share a set of the first-level
   // cache, as those of 1024 floats do, are copied to lie apart before a product. It pays where a set

@@ -87,6 +87,25 @@ FUSEWHEEL_INLINE void write_start(const Integers* whole, int32_t* start) {
   __builtin_memcpy(start, &too_much, sizeof(too_much));
 }
 
+// Lane i of every four is that of vector i's blocks: the order of fold_pieces.
+FUSEWHEEL_INLINE Vec<float> by_pieces(Vec<float> blocks) {
+  Integers order;
+  for (int i = 0; i < kLanes<float>; ++i) {
+    order[i] = i % 4 * kVectorBlocks + i / 4;
+  }
+  return shuffle(blocks, order);
+}
+
+// One lane a block, in the order of fold_pieces, as products of one plane are added up without VNNI.
+FUSEWHEEL_INLINE void fold_start(int32_t* start) {
+  Integers vectors[4];
+  for (int i = 0; i < 4; ++i) {
+    __builtin_memcpy(&vectors[i], start + i * kLanes<float>, sizeof(Integers));
+  }
+  const Integers folded = fold_pieces(vectors[0], vectors[1], vectors[2], vectors[3]);
+  __builtin_memcpy(start, &folded, sizeof(folded));
+}
+
 // Writes the digits of a row, the step and the sum of every block. What is left of the last vector of
 // blocks becomes zeros.
 FUSEWHEEL_INLINE void to_digits(const float* a, int64_t blocks, const DigitRow& row) {
@@ -127,7 +146,11 @@ FUSEWHEEL_INLINE void to_digits(const float* a, int64_t blocks, const DigitRow& 
       }
       write_start(pairs, row.start + (block + first) * kBlockLanes);
     }
-    store(row.steps + block, roundings.step);
+    const bool folded = row.planes == 1 && !choices().vnni;
+    if (folded) {
+      fold_start(row.start + block * kBlockLanes);
+    }
+    store(row.steps + block, folded ? by_pieces(roundings.step) : roundings.step);
     store(row.sums + block, sums_of<float>(totals) * roundings.step);
   }
 }

@@ -21,6 +21,12 @@ namespace fusewheel::FUSEWHEEL_ISA {
 // Rows of the weight read side by side: their sums fill one vector.
 constexpr int kDigitStreams = kLanes<float>;
 
+// A row by itself asks for what comes so many blocks later: 2 KiB of codes.
+constexpr int64_t kBlocksAhead = 128;
+// Up to so many digits of a row of a, which the nearest caches hold, each row of the weight meets them
+// by itself.
+constexpr int64_t kTurnDigits = 32768;
+
 // Rows of the weight, side by side: codes, and a scale and a zero a block.
 template <typename S>
 struct CodeRows {
@@ -63,15 +69,6 @@ FUSEWHEEL_INLINE Vec<float> digit_products(Bytes low, Bytes high, const int8_t* 
   return from_codes(whole + start);
 }
 
-// Lane i of every four is that of vector i's blocks: the order of fold_pieces.
-FUSEWHEEL_INLINE Vec<float> by_pieces(Vec<float> blocks) {
-  Integers order;
-  for (int i = 0; i < kLanes<float>; ++i) {
-    order[i] = i % 4 * kVectorBlocks + i / 4;
-  }
-  return shuffle(blocks, order);
-}
-
 // As many blocks of a row of a as there are lanes, in that order.
 struct BlockLanes {
   Vec<float> steps;
@@ -79,9 +76,9 @@ struct BlockLanes {
 };
 
 FUSEWHEEL_INLINE BlockLanes block_lanes(const DigitRow& a, int64_t block) {
-  Integers start[4];
-  __builtin_memcpy(start, a.start + block * kBlockLanes, sizeof(start));
-  return {by_pieces(load(a.steps + block)), fold_pieces(start[0], start[1], start[2], start[3])};
+  Integers start;
+  __builtin_memcpy(&start, a.start + block * kBlockLanes, sizeof(start));
+  return {load(a.steps + block), start};
 }
 
 // The sums of products of so many blocks of codes with digits of one plane, a lane each: at most
@@ -115,12 +112,20 @@ __attribute__((noinline)) void dot_digits(const CodeRows<S>& weight, const Digit
     const S* scales = weight.scales + block;
     const S* zeros = weight.zeros + block;
     for (int r = 0; r < rows; ++r) {
-      // The next rows: no line twice, and never many at once, or all wait for one another.
-      prefetch(codes + rows * weight.stride, 0, lanes * (kInt4Block / 2));
-      const int64_t ahead = rows * (weight.blocks + block) + r * lanes;
-      if (r * lanes * sizeof(S) % 64 == 0) {
-        __builtin_prefetch(weight.scales + ahead);
-        __builtin_prefetch(weight.zeros + ahead);
+      if constexpr (rows == 1) {
+        prefetch(codes + kBlocksAhead * (kInt4Block / 2), 0, lanes * (kInt4Block / 2));
+        if (block * sizeof(S) % 64 == 0) {
+          __builtin_prefetch(scales + kBlocksAhead);
+          __builtin_prefetch(zeros + kBlocksAhead);
+        }
+      } else {
+        // The next rows: no line twice, and never many at once, or all wait for one another.
+        prefetch(codes + rows * weight.stride, 0, lanes * (kInt4Block / 2));
+        const int64_t ahead = rows * (weight.blocks + block) + r * lanes;
+        if (r * lanes * sizeof(S) % 64 == 0) {
+          __builtin_prefetch(weight.scales + ahead);
+          __builtin_prefetch(weight.zeros + ahead);
+        }
       }
       const Vec<float> scale = load(scales, live);
       Vec<float> total = totals[r] + (load(zeros, live) + scale * float{kCodeMiddle}) * sums;
@@ -178,7 +183,7 @@ FUSEWHEEL_INLINE void dot_planes(const CodeRows<S>& weight, const DigitRow& a, f
 }
 
 template <int rows, typename S>
-FUSEWHEEL_INLINE void dot_digits(const CodeRows<S>& weight, const DigitRow& a, float* out) {
+FUSEWHEEL_INLINE void dot_side_by_side(const CodeRows<S>& weight, const DigitRow& a, float* out) {
   if (choices().vnni) {
     dot_planes<rows, true>(weight, a, out);
   } else {
@@ -186,23 +191,51 @@ FUSEWHEEL_INLINE void dot_digits(const CodeRows<S>& weight, const DigitRow& a, f
   }
 }
 
-// Numbers of groups as numbers of blocks.
-FUSEWHEEL_INLINE void spread_groups(Dtype dtype, const void* from, int64_t begin, int64_t groups,
-                                    int64_t group_blocks, float* to) {
-  for (int64_t g = 0; g < groups; ++g) {
-    float number = 0;
-    widen_all(dtype, from, begin + g, 1, &number);
-    for (int64_t i = 0; i < group_blocks; ++i) {
-      *to++ = number;
-    }
+template <int rows, typename S>
+FUSEWHEEL_INLINE void dot_digits(const CodeRows<S>& weight, const DigitRow& a, bool in_turn,
+                                 float* out) {
+  if (!in_turn) {
+    return dot_side_by_side<rows>(weight, a, out);
+  }
+  for (int r = 0; r < rows; ++r) {
+    const int64_t at = r * weight.blocks;
+    dot_side_by_side<1, S>({weight.codes + r * weight.stride, weight.stride, weight.scales + at,
+                            weight.zeros + at, weight.blocks},
+                           a, out + r);
   }
 }
 
-// `rows` rows of the weight from `begin`. `scales` and `zeros` are scratch memory for groups of
-// several blocks.
+// Each of `count` numbers `each` times. They may lie at the end of what is written.
+template <int each>
+FUSEWHEEL_INLINE void repeat_numbers(const float* numbers, int64_t count, float* to) {
+  for (int64_t i = 0; i < count; ++i) {
+    float repeated[each];
+    for (float& number : repeated) {
+      number = numbers[i];
+    }
+    __builtin_memcpy(to + i * each, repeated, sizeof(repeated));
+  }
+}
+
+// Numbers of groups of 64 or 128 elements as numbers of blocks. As many behind them are asked for.
+FUSEWHEEL_INLINE void spread_groups(Dtype dtype, const void* from, int64_t begin, int64_t groups,
+                                    int64_t group_blocks, float* to) {
+  float* widened = to + groups * (group_blocks - 1);
+  widen_all(dtype, from, begin, groups, widened);
+  const int64_t bytes = dtype == Dtype::kFloat32 ? sizeof(float) : sizeof(Float16);
+  prefetch(from, (begin + groups) * bytes, groups * bytes);
+  if (group_blocks == 2) {
+    repeat_numbers<2>(widened, groups, to);
+  } else {
+    repeat_numbers<4>(widened, groups, to);
+  }
+}
+
+// `rows` rows of the weight from `begin`, side by side or one after another. `scales` and `zeros` are
+// scratch memory for groups of several blocks.
 template <int rows>
 FUSEWHEEL_INLINE void dot_digits(const LinearWeight& weight, int64_t begin, const DigitRow& a,
-                                 float* scales, float* zeros, float* out) {
+                                 bool in_turn, float* scales, float* zeros, float* out) {
   const uint8_t* codes = static_cast<const uint8_t*>(weight.data) + begin * weight.stride;
   const int64_t blocks = weight.columns / kInt4Block;
   const int64_t first = begin * weight.groups;
@@ -212,7 +245,7 @@ FUSEWHEEL_INLINE void dot_digits(const LinearWeight& weight, int64_t begin, cons
       if constexpr (sizeof(Accumulate<S>) == sizeof(float)) {
         dot_digits<rows, S>({codes, weight.stride, static_cast<const S*>(weight.scales) + first,
                              static_cast<const S*>(weight.zeros) + first, blocks},
-                            a, out);
+                            a, in_turn, out);
       }
     });
   }
@@ -220,7 +253,7 @@ FUSEWHEEL_INLINE void dot_digits(const LinearWeight& weight, int64_t begin, cons
   spread_groups(weight.scale_dtype, weight.scales, first, rows * weight.groups, group_blocks,
                 scales);
   spread_groups(weight.scale_dtype, weight.zeros, first, rows * weight.groups, group_blocks, zeros);
-  dot_digits<rows, float>({codes, weight.stride, scales, zeros, blocks}, a, out);
+  dot_digits<rows, float>({codes, weight.stride, scales, zeros, blocks}, a, in_turn, out);
 }
 
 #endif  // __AVX2__

@@ -114,15 +114,25 @@ FUSEWHEEL_INLINE bool prepare_one_row([[maybe_unused]] const MatmulArgs& args,
 #endif
 }
 
-FUSEWHEEL_INLINE bool takes_turns(const LinearWeight& weight) {
-  return weight.kind == WeightKind::kFloating && weight.dtype != Dtype::kFloat32 &&
-         weight.columns <= kTurnDepth;
+// Whether the rows of the weight are read one after another.
+FUSEWHEEL_INLINE bool takes_turns(const LinearWeight& weight, [[maybe_unused]] const OneRow& one) {
+  if (!choices().rows_in_turn) {
+    return false;
+  }
+#if defined(__AVX2__)
+  if (weight.kind == WeightKind::kInt4) {
+    return weight.columns * one.digits[0].planes <= kTurnDigits;
+  }
+#endif
+  return weight.columns <= kTurnDepth &&
+         (weight.kind == WeightKind::kInt8 || weight.dtype != Dtype::kFloat32);
 }
 
 // Rows [begin, begin + count) of the weight times `a`.
 FUSEWHEEL_INLINE void one_row(const MatmulArgs& args, int64_t begin, int64_t count,
                               const OneRow& one, float* out) {
   const LinearWeight& weight = args.weight;
+  const bool in_turn = takes_turns(weight, one);
 #if defined(__AVX2__)
   if (weight.kind == WeightKind::kBlocks) {
     return dot_blocks(weight, begin, count, static_cast<const float*>(args.a), one.block_digits,
@@ -130,14 +140,13 @@ FUSEWHEEL_INLINE void one_row(const MatmulArgs& args, int64_t begin, int64_t cou
   }
   if (weight.kind == WeightKind::kInt4) {
     return by_streams<kDigitStreams>(count, false, [&](auto together, int64_t row) {
-      dot_digits<decltype(together)::value>(weight, begin + row, one.digits[0], one.scales,
-                                            one.zeros, out + row);
+      dot_digits<decltype(together)::value>(weight, begin + row, one.digits[0], in_turn,
+                                            one.scales, one.zeros, out + row);
     });
   }
 #endif
   const float* a = static_cast<const float*>(args.a);
   const int64_t groups = weight.groups;
-  const bool in_turn = choices().rows_in_turn && takes_turns(weight);
   by_streams(count, in_turn, [&](auto together, int64_t row) {
     constexpr int rows = decltype(together)::value;
     const int64_t first = begin + row;

@@ -9,6 +9,8 @@ namespace fusewheel::FUSEWHEEL_ISA {
 // line of the next such rows: the hardware's own prefetching stops at a page's end, where rows tend to
 // end too.
 constexpr int kStreams = 8;
+// A row by itself asks for what comes so many bytes later.
+constexpr int64_t kBytesAhead = 4096;
 // A row of a that is longer than this leaves no room in the first-level cache: it is read once for
 // several rows of the weight.
 constexpr int64_t kTurnDepth = 4096;
@@ -77,7 +79,8 @@ __attribute__((noinline)) void dot_streams(const W* w, int64_t stride, const flo
                                            const float* scales, int64_t groups, int64_t size,
                                            float* out) {
   constexpr int lanes = kLanes<float>;
-  const bool ahead = rows > 1 && (sizeof(W) == 1 || choices().prefetch);
+  const bool asks_ahead = rows == 1 || sizeof(W) == 1 || choices().prefetch;
+  const int64_t ahead = rows > 1 ? rows * stride : kBytesAhead / static_cast<int64_t>(sizeof(W));
   // A row by itself has several sums: each would wait for its last addition.
   constexpr int parts = rows > 1 ? 1 : step / lanes < 4 ? step / lanes : 4;
   Vec<float> totals[rows] = {};
@@ -92,8 +95,8 @@ __attribute__((noinline)) void dot_streams(const W* w, int64_t stride, const flo
 #pragma GCC unroll 8
         for (int r = 0; r < rows; ++r) {
           const W* from = w + r * stride + k;
-          if (ahead && asks) {
-            __builtin_prefetch(from + rows * stride);
+          if (asks_ahead && asks) {
+            __builtin_prefetch(from + ahead);
           }
 #pragma GCC unroll 8
           for (int64_t i = 0; i < step; i += lanes) {
