@@ -57,6 +57,12 @@ RULES = (
     Rule(KERNELS, r"\bconstexpr \w+ (kDegree|kPieces|parts) =", "More terms are as exact."),
     Rule(
         KERNELS,
+        r"= std::max<int64_t>\(1, k\w+Size / \w+\);",
+        "How much is done at a time is free.",
+        old="/",
+    ),
+    Rule(
+        KERNELS,
         r"[gG]rain\b|numel > kGrain",
         "The work may be divided among threads anyhow.",
         old=r"(?!parallel_for|0$)[\s\S]*",
@@ -140,7 +146,7 @@ RULES = (
         KERNELS,
         r"row_block\(|blocks_for\(|dim3\b",
         "A grid of any size does all the work.",
-        old=r"\d+",
+        old=r"\d+|[*/]",
     ),
     Rule(("cuda",), "", "A grid of any size does all the work.", inside="row_block|blocks_for"),
     Rule(KERNELS, "", "Into how many chunks a sum is split is free.", inside="row_chunks"),

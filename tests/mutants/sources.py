@@ -29,12 +29,21 @@ def files_of(kind: str, root: Path) -> list[Path]:
     """The files of a kind, relative to the repository, that have anything in them."""
     found = {path.relative_to(root) for pattern in FILES[kind] for path in root.glob(pattern)}
     found = {p for p in found if p.name != "__init__.py" and EMULATOR not in p.parents}
-    return sorted(p for p in found if "amx" not in p.stem or "amx_tile" in _processor())
+    return sorted(p for p in found if _can_run(p))
+
+
+def _can_run(path: Path) -> bool:
+    """Whether this processor has the instructions that a whole file is about."""
+    if "amx" in path.stem:
+        return "amx_tile" in _processor()
+    # Products of 8-bit codes and rounded activations are integers with VNNI alone.
+    integers = path.parent == Path("cpu_kernels/matmul") and path.stem.startswith("int8")
+    return not integers or "vnni" in _processor()
 
 
 @functools.cache
 def _processor() -> str:
-    """What this processor says of itself: files of tiles say nothing where there are none."""
+    """What this processor says of itself."""
     file = Path("/proc/cpuinfo")
     return file.read_text() if file.exists() else ""
 

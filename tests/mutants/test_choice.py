@@ -30,13 +30,14 @@ def test_files_take_turns(kind: str):
     assert max(files.values()) <= 30 // len(files) + 1
 
 
-def test_tiles_are_broken_where_the_processor_has_them(monkeypatch: pytest.MonkeyPatch):
+def test_what_a_processor_lacks_is_not_broken(monkeypatch: pytest.MonkeyPatch):
     def found(flags: str) -> set[str]:
         monkeypatch.setattr(sources, "_processor", lambda: flags)
         return {path.stem for path in files_of("cpu", ROOT)}
 
     assert found("avx2 amx_tile") - found("avx2") >= {"attention_decode_amx", "int8_amx"}
-    assert "rms_norm" in found("avx2")
+    assert found("avx2 avx_vnni") - found("avx2") >= {"int8", "int8_groups", "int8_pack"}
+    assert {"rms_norm", "linear_int8", "decode"} <= found("avx2")
 
 
 def test_every_kind_has_files_and_the_emulator_is_none():
@@ -54,6 +55,9 @@ def test_every_kind_has_files_and_the_emulator_is_none():
         ("constexpr double kTwice = 1.5;", "1.5", False),
         ("__builtin_prefetch(a + b);", "+", True),
         ("const A mean = a + b;", "+", False),
+        ("const dim3 block = row_block(args.size / V, 256);", "/", True),
+        ("const int64_t width = std::max<int64_t>(1, kSliceSize / rows);", "/", True),
+        ("const int64_t width = std::max<int64_t>(1, classes / rows);", "/", False),
         ("A h[8];", "8", True),
         ("x[8] = 3;", "8", False),
         ("const A x = y[8];", "8", False),
