@@ -187,7 +187,7 @@ __attribute__((noinline)) void add_columns(const Sums<A>& to, const E* values, c
   Vec<A> sums[queries][2 * pairs];
 #pragma GCC unroll 4
   for (int i = 0; i < queries; ++i) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int p = 0; p < 2 * pairs; ++p) {
       sums[i][p] = load(to.sums + i * to.sum_stride + column + p * lanes);
     }
@@ -196,14 +196,14 @@ __attribute__((noinline)) void add_columns(const Sums<A>& to, const E* values, c
     const E* from = values + at[key] + column;
     ask_ahead(values + column, at + key, pairs * kPairOf<A>);
     Pair<A> row[pairs];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int p = 0; p < pairs; ++p) {
       row[p] = whole ? load_pair<A, E>(from + p * kPairOf<A>) : load_pair<A, E>(from, live);
     }
 #pragma GCC unroll 4
     for (int i = 0; i < queries; ++i) {
       const Vec<A> share = splat(to.shares[i * to.share_stride + key]);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int p = 0; p < pairs; ++p) {
         sums[i][2 * p] += share * row[p].first;
         sums[i][2 * p + 1] += share * row[p].second;
@@ -212,7 +212,7 @@ __attribute__((noinline)) void add_columns(const Sums<A>& to, const E* values, c
   }
 #pragma GCC unroll 4
   for (int i = 0; i < queries; ++i) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int p = 0; p < 2 * pairs; ++p) {
       store(to.sums + i * to.sum_stride + column + p * lanes, sums[i][p]);
     }
@@ -223,7 +223,7 @@ template <typename A, typename E, int queries>
 FUSEWHEEL_INLINE void add_values(const Sums<A>& to, const E* values, const int64_t* at,
                                  int64_t begin, int64_t end, int64_t size) {
   // As many sums as the registers hold.
-  constexpr int pairs = kBytes == 64 ? 2 : 1;
+  constexpr int pairs = kBytes == 64 || queries == 2 ? 2 : queries == 1 ? 4 : 1;
   constexpr int64_t pair = kPairOf<A>;
   int64_t column = 0;
   for (; column + pairs * pair <= size; column += pairs * pair) {

@@ -37,6 +37,14 @@ struct CodeRows {
   int64_t blocks;
 };
 
+// One of them.
+template <typename S>
+FUSEWHEEL_INLINE CodeRows<S> row_of(const CodeRows<S>& weight, int64_t row) {
+  const int64_t at = row * weight.blocks;
+  return {weight.codes + row * weight.stride, weight.stride, weight.scales + at, weight.zeros + at,
+          weight.blocks};
+}
+
 // One vector of codes, from their middle, times the digits of a.
 template <int planes, bool vnni>
 FUSEWHEEL_INLINE Vec<float> digit_products(Bytes low, Bytes high, const int8_t* digits,
@@ -198,10 +206,7 @@ FUSEWHEEL_INLINE void dot_digits(const CodeRows<S>& weight, const DigitRow& a, b
     return dot_side_by_side<rows>(weight, a, out);
   }
   for (int r = 0; r < rows; ++r) {
-    const int64_t at = r * weight.blocks;
-    dot_side_by_side<1, S>({weight.codes + r * weight.stride, weight.stride, weight.scales + at,
-                            weight.zeros + at, weight.blocks},
-                           a, out + r);
+    dot_side_by_side<1>(row_of(weight, r), a, out + r);
   }
 }
 
