@@ -210,6 +210,12 @@ RULES = (
     Rule(("columns",), r" in \(1\.25, 1\.75, 2\.25\)", "Any other whole part does.", old=r"2\.25"),
     Rule(("columns",), "", "How much memory has to be free is an estimate.", inside="_needed"),
     Rule(("columns",), r"compile_threads=|display=|check_trace=", "Values do not depend on it."),
+    Rule(
+        ("columns",),
+        r"importlib\.import_module\(",
+        "What is not imported beforehand is imported where it is used.",
+        new="pass",
+    ),
     Rule(("columns",), r"set_num_threads", "A process may have more threads.", old=r"\d+"),
     Rule(("columns",), r"manual_seed|daemon=|warn_only", "Other random numbers do as well."),
     Rule(("patterns",), r"\bPaysAbove\(", "Where a match pays is measured.", old=r"\d+"),
