@@ -37,7 +37,7 @@ sys.path[:0] = [str(ROOT / "wheels"), str(ROOT / "tests")]
 import building  # noqa: E402
 import gpus  # noqa: E402
 from building import AUDIT_TOOLS, BUILD_TOOLS, DIST, KERNEL_PACKAGES, TORCH  # noqa: E402
-from levels import OLDER_LEVELS  # noqa: E402
+from levels import NATIVE, OLDER_LEVELS, executable  # noqa: E402
 
 nox.options.sessions = ["tests"]
 nox.options.error_on_external_run = True
@@ -100,7 +100,6 @@ PEERS = (
 )
 # llama.cpp, which the demo compares 4-bit weights with.
 RIVAL = "xllamacpp>=2026.10"
-LEVELS = {"v4": {}} | OLDER_LEVELS
 # glibc then puts a mark behind each piece of memory, and ends a process that has written over one.
 HEAP_MARKS = (
     {"LD_PRELOAD": "libc_malloc_debug.so.0", "GLIBC_TUNABLES": "glibc.malloc.check=3"}
@@ -218,7 +217,7 @@ def tests(session: nox.Session) -> None:
     options = (*_parallel(), *SAME_NUMBERS, "-m", "not nightly")
     others = (f"--ignore={path}" for path in VALUES)
     session.run("pytest", *options, *ELSEWHERE, *others)
-    for level, settings in LEVELS.items():
+    for level, settings in _levels(session).items():
         env = {"FUSEWHEEL_CPU_ISA": level, **settings, **HEAP_MARKS}
         session.run("pytest", *options, *(OF_LEVELS if settings else VALUES), env=env)
 
@@ -294,10 +293,11 @@ def fuzz(session: nox.Session) -> None:
     count, *rest = session.posargs or ["10000"]
     rest = rest or [f"--seed={secrets.randbelow(2**32)}"]
     session.log(f"the same cases again: nox -s fuzz -- {count} {' '.join(rest)}")
-    for level, settings in LEVELS.items():
+    levels = _levels(session)
+    for level, settings in levels.items():
         env = {"FUSEWHEEL_CPU_ISA": level, "FUSEWHEEL_FUZZ": count, **settings, **THREADS}
         session.run("pytest", *_parallel(), "tests/ops/test_fuzz.py", *rest, env=env)
-    for level, settings in OLDER_LEVELS.items():
+    for level, settings in list(levels.items())[1:]:
         env = {"FUSEWHEEL_CPU_ISA": level, **settings, **THREADS}
         session.run("pytest", *_parallel(), "tests/ops/test_autograd.py", *rest, env=env)
     # A program is compiled: it takes as long as ten calls of an operator.
@@ -741,6 +741,12 @@ def _install_for_gpus(session: nox.Session) -> None:
 def _parallel() -> tuple[str, ...]:
     """Options of pytest: one process for each processor, but not more memory than most have."""
     return ("-n", str(min(os.cpu_count() or 1, 4)), "--dist", "worksteal")
+
+
+def _levels(session: nox.Session) -> dict[str, dict[str, str]]:
+    """Levels that this processor executes, with their settings; the one it chooses comes first."""
+    chosen = session.run("python", "-c", NATIVE, silent=True)
+    return executable(str(chosen).strip(), OLDER_LEVELS)
 
 
 def _as_user(session: nox.Session, *arguments: str) -> None:

@@ -1,5 +1,7 @@
 """Levels of instructions that a processor with better ones would never choose."""
 
+from __future__ import annotations
+
 OLDER_LEVELS = {
     "v3": {
         "ATEN_CPU_CAPABILITY": "avx2",
@@ -13,3 +15,16 @@ OLDER_LEVELS = {
     },
 }
 """By the level's name: what holds PyTorch to it, by which the kernels are judged."""
+NATIVE = "import fusewheel_cpu; print(fusewheel_cpu.choices()['FUSEWHEEL_CPU_ISA'])"
+"""A program that prints the level that the CPU's kernels choose."""
+
+
+def executable(native: str, older: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """Levels that a processor executes, and what holds kernels and PyTorch to them.
+
+    Args:
+        native: the level that the kernels choose there.
+        older: as `OLDER_LEVELS`.
+    """
+    below = list(older)[list(older).index(native) + 1 :] if native in older else list(older)
+    return {native: {}} | {level: {"FUSEWHEEL_CPU_ISA": level, **older[level]} for level in below}

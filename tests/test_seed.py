@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from nightly import NIGHTLY
 
 CONFTEST = Path(__file__).with_name("conftest.py")
 # Two tests that print their numbers.
@@ -59,6 +60,7 @@ def run(tmp_path: Path):
     return run
 
 
+@NIGHTLY
 def test_a_run_says_how_to_have_its_numbers_again(run, tmp_path: Path):
     """In any number of processes, and of one test alone."""
     pytest.importorskip("xdist")

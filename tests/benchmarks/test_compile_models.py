@@ -31,6 +31,7 @@ from benchmarks.goals import INDUCTOR as GOAL_INDUCTOR
 from benchmarks.goals import PEAK, model_goals
 from benchmarks.tables import line
 from fusewheel._core.process import ChildError
+from nightly import NIGHTLY
 from torch._dynamo.utils import counters
 
 TINY = {
@@ -80,7 +81,7 @@ def test_the_cases_of_a_compiled_model_are_those_of_eager(monkeypatch):
     assert min(eager.measured("prefill")) >= 0
 
 
-@pytest.mark.parametrize("mode", [INT4, INT4_INT8])
+@pytest.mark.parametrize("mode", [INT4, pytest.param(INT4_INT8, marks=NIGHTLY)])
 def test_weights_of_four_bits(monkeypatch, mode):
     without_generator(monkeypatch, mode)
     model = worker(mode)

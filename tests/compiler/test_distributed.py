@@ -11,6 +11,7 @@ import fusewheel
 import pytest
 import torch
 import torch.distributed as dist
+from nightly import NIGHTLY
 from small_model import COUNTS, LOSS, gradients_of, small_model, tokens
 from torch import Tensor
 from torch._dynamo.utils import counters
@@ -83,6 +84,7 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> list[Steps]:
     return [torch.load(Path(folder) / f"{rank}.pt") for rank in range(PROCESSES)]
 
 
+@NIGHTLY
 @pytest.mark.parametrize("way", WAYS)
 def test_gradients(processes: list[Steps], way: str) -> None:
     model, ids = small_model(layers=LAYERS), _batch().flatten(0, 1)
@@ -98,6 +100,7 @@ EXPECTED = {
 }
 
 
+@NIGHTLY
 @pytest.mark.parametrize("way", WAYS)
 def test_counts(processes: list[Steps], way: str) -> None:
     for _, counts in (steps[way] for steps in processes):

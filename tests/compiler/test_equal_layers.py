@@ -76,6 +76,7 @@ def test_layers_that_differ_are_traced_again() -> None:
     assert torch.equal(text, model.generate(torch.arange(3, 12)[None], max_new_tokens=6, **OPTIONS))
 
 
+@NIGHTLY
 @traced
 def test_a_graph_without_all_parameters() -> None:
     """As if torch had taken the weights of one layer for all: every layer is traced."""

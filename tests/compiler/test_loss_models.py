@@ -10,6 +10,7 @@ import fusewheel
 import pytest
 import torch
 import torch.nn.functional as F
+from nightly import NIGHTLY
 from oracle import assert_program_as_good_as_eager
 from torch import nn
 from training import wide
@@ -132,6 +133,7 @@ def test_training_step(compare: Any, build: type[nn.Module], dtype: torch.dtype)
     assert found == MODELS[build], report
 
 
+@NIGHTLY
 def test_with_inductor(compare: Any) -> None:
     report = _assert_step(compare, NanoGPT, torch.float32, "inductor")
     assert report.counts() == MODELS[NanoGPT], report

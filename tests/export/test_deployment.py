@@ -189,6 +189,7 @@ def test_an_operator_is_called_in_cpp(build: Path) -> None:
     assert values == expected and done.returncode == 0, done.stderr
 
 
+@NIGHTLY
 def test_stock_program_compiled_with_the_pass(tmp_path: Path) -> None:
     """`aoti_compile_and_package` of a program that torch exported."""
 

@@ -7,6 +7,7 @@ import io
 import fusewheel
 import pytest
 import torch
+from nightly import NIGHTLY
 from tiny_decoder import TinyDecoder
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
@@ -50,6 +51,7 @@ def test_saved(exported):
     assert_right(loaded.run_decompositions().module(), model)
 
 
+@NIGHTLY
 @pytest.mark.slow
 def test_package(exported, tmp_path):
     model, program = exported

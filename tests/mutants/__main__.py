@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from levels import executable
+
 from mutants.runner import Runner
 from mutants.sources import FILES, draw
 from mutants.trial import Result, Trial, Trials
@@ -95,12 +97,6 @@ def _of_kind(kind: str, space: Workspace, count: int, chosen: argparse.Namespace
     finally:
         runner.close()
     return done
-
-
-def executable(native: str, older: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
-    """Levels that this processor executes, and what holds kernels and PyTorch to them."""
-    below = list(older)[list(older).index(native) + 1 :] if native in older else list(older)
-    return {native: {}} | {level: {"FUSEWHEEL_CPU_ISA": level, **older[level]} for level in below}
 
 
 def report(done: Sequence[Trial]) -> str:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from levels import OLDER_LEVELS
+from levels import OLDER_LEVELS, executable
 from nightly import NIGHTLY
 
-from mutants.__main__ import arguments, executable, passes, report
+from mutants.__main__ import arguments, passes, report
 from mutants.mutant import Change, Mutant
 from mutants.runner import Runner
 from mutants.tests_of import Run

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from levels import NATIVE
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -130,8 +132,7 @@ class Workspace:
 
     def level(self) -> str:
         """The level of instructions that the CPU's kernels choose here."""
-        text = "import fusewheel_cpu; print(fusewheel_cpu.choices()['FUSEWHEEL_CPU_ISA'])"
-        return _run([sys.executable, "-c", text], PYTHONPATH=str(self.site)).strip()
+        return _run([sys.executable, "-c", NATIVE], PYTHONPATH=str(self.site)).strip()
 
     def write(self, path: Path, text: str) -> None:
         """Changes a file of the copy; its time stays, which is what the build goes by."""
