@@ -25,6 +25,16 @@ FUSEWHEEL_INLINE bool has_digit_rows(const MatmulArgs& args) {
          args.rounded.codes == nullptr;
 }
 
+// Up to so many rows of a, each of them exact, meet 4-bit codes as one row does. More are multiplied by
+// codes that have been widened for all of them, which AVX-512 does sooner.
+constexpr int64_t kExactRows = kBytes == 64 ? 2 : 4;
+static_assert(kExactRows <= kMostDigitRows);
+
+FUSEWHEEL_INLINE bool has_exact_rows(const MatmulArgs& args) {
+  return !args.dynamic && args.weight.kind == WeightKind::kInt4 && args.m > 1 &&
+         args.m <= kExactRows;
+}
+
 // Lays the memory out for `rows` rows of digits; returns its size in floats, which is all it does
 // without memory.
 FUSEWHEEL_INLINE int64_t one_row_scratch(const LinearWeight& weight, int64_t rows, float* memory,
@@ -90,6 +100,34 @@ FUSEWHEEL_INLINE bool prepare_block_row(const LinearWeight& weight, const float*
 }
 #endif
 
+#if defined(__AVX2__)
+// Writes the digits of a row; false if it has none.
+FUSEWHEEL_INLINE bool prepare_digits(const MatmulArgs& args, int64_t row, OneRow& one) {
+  const DigitRow& digits = one.digits[row];
+  if (digits.planes == 0) {
+    return false;
+  }
+  to_digits(static_cast<const float*>(args.a) + row * args.a_stride,
+            args.weight.columns / kInt4Block, digits);
+  return true;
+}
+
+// False where a row has no digits.
+FUSEWHEEL_INLINE bool prepare_exact_rows(const MatmulArgs& args, OneRow& one) {
+  for (int64_t row = 0; row < args.m; ++row) {
+    const float* a = static_cast<const float*>(args.a) + row * args.a_stride;
+    one.digits[row].planes =
+        digits_for(a, args.weight.columns / kInt4Block, Dtype::kFloat32);
+    if (!prepare_digits(args, row, one)) {
+      return false;
+    }
+  }
+  return true;
+}
+#else
+FUSEWHEEL_INLINE bool prepare_exact_rows(const MatmulArgs&, OneRow&) { return false; }
+#endif
+
 // False where this weight and this row have no such product.
 FUSEWHEEL_INLINE bool prepare_one_row([[maybe_unused]] const MatmulArgs& args,
                                       [[maybe_unused]] OneRow& one) {
@@ -102,13 +140,9 @@ FUSEWHEEL_INLINE bool prepare_one_row([[maybe_unused]] const MatmulArgs& args,
   if (weight.kind == WeightKind::kBlocks) {
     return prepare_block_row(weight, a, args.dtype, one);
   }
-  const int64_t blocks = weight.columns / kInt4Block;
-  one.digits[0].planes = args.dynamic ? 1 : digits_for(a, blocks, args.dtype);
-  if (one.digits[0].planes == 0) {
-    return false;
-  }
-  to_digits(a, blocks, one.digits[0]);
-  return true;
+  one.digits[0].planes =
+      args.dynamic ? 1 : digits_for(a, weight.columns / kInt4Block, args.dtype);
+  return prepare_digits(args, 0, one);
 #else
   return false;
 #endif
@@ -128,6 +162,30 @@ FUSEWHEEL_INLINE bool takes_turns(const LinearWeight& weight, [[maybe_unused]] c
          (weight.kind == WeightKind::kInt8 || weight.dtype != Dtype::kFloat32);
 }
 
+#if defined(__AVX2__)
+// Rows [begin, begin + count) of the weight times one row of a.
+FUSEWHEEL_INLINE void digit_row(const LinearWeight& weight, int64_t begin, int64_t count,
+                                const DigitRow& a, bool in_turn, const OneRow& memory,
+                                float* out) {
+  by_streams<kDigitStreams>(count, false, [&](auto together, int64_t row) {
+    dot_digits<decltype(together)::value>(weight, begin + row, a, in_turn, memory.scales,
+                                          memory.zeros, out + row);
+  });
+}
+
+// The same for each row of a; `stride` is that of `out`.
+FUSEWHEEL_INLINE void exact_rows(const MatmulArgs& args, int64_t begin, int64_t count,
+                                 const OneRow& one, float* out, int64_t stride) {
+  const bool in_turn = takes_turns(args.weight, one);
+  for (int64_t row = 0; row < args.m; ++row) {
+    digit_row(args.weight, begin, count, one.digits[row], in_turn, one, out + row * stride);
+  }
+}
+#else
+FUSEWHEEL_INLINE void exact_rows(const MatmulArgs&, int64_t, int64_t, const OneRow&, float*,
+                                 int64_t) {}
+#endif
+
 // Rows [begin, begin + count) of the weight times `a`.
 FUSEWHEEL_INLINE void one_row(const MatmulArgs& args, int64_t begin, int64_t count,
                               const OneRow& one, float* out) {
@@ -139,10 +197,7 @@ FUSEWHEEL_INLINE void one_row(const MatmulArgs& args, int64_t begin, int64_t cou
                       one.block_planes, out);
   }
   if (weight.kind == WeightKind::kInt4) {
-    return by_streams<kDigitStreams>(count, false, [&](auto together, int64_t row) {
-      dot_digits<decltype(together)::value>(weight, begin + row, one.digits[0], in_turn,
-                                            one.scales, one.zeros, out + row);
-    });
+    return digit_row(weight, begin, count, one.digits[0], in_turn, one, out);
   }
 #endif
   const float* a = static_cast<const float*>(args.a);

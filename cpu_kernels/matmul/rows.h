@@ -227,7 +227,7 @@ constexpr int64_t kDecoded = kDotColumns * kFewDepth;
 
 FUSEWHEEL_INLINE int64_t few_scratch(const MatmulArgs& args) {
   OneRow one = {};
-  const int64_t rows = has_digit_rows(args) ? args.m : 1;
+  const int64_t rows = has_digit_rows(args) || has_exact_rows(args) ? args.m : 1;
   return kLaneSums + kDecoded + one_row_scratch(args.weight, rows, nullptr, one);
 }
 
@@ -239,19 +239,23 @@ FUSEWHEEL_INLINE void few_rows(const MatmulArgs& args, int64_t begin, int64_t en
   float* decoded = memory + kLaneSums;
   OneRow one_row_memory = {};
   const bool several = has_digit_rows(args);
-  one_row_scratch(args.weight, several ? args.m : 1, decoded + kDecoded, one_row_memory);
+  bool exact = has_exact_rows(args);
+  one_row_scratch(args.weight, several || exact ? args.m : 1, decoded + kDecoded, one_row_memory);
   const bool one = args.m == 1 && prepare_one_row(args, one_row_memory);
+  exact = exact && prepare_exact_rows(args, one_row_memory);
   if (several) {
     prepare_digit_rows(args, one_row_memory);
   }
   const bool in_place = is_in_place(args);
-  const bool scales_sums =
-      args.weight.kind != WeightKind::kFloating && !args.dynamic && (one || in_place);
+  const bool scales_sums = args.weight.kind != WeightKind::kFloating && !args.dynamic &&
+                           (one || exact || in_place);
   for (int64_t column = begin; column < end; column += kUnit) {
     const int64_t columns = end - column < kUnit ? end - column : kUnit;
     float sums[kFewRows][kUnit];
     if (one) {
       one_row(args, column, columns, one_row_memory, sums[0]);
+    } else if (exact) {
+      exact_rows(args, column, columns, one_row_memory, sums[0], kUnit);
     } else if (several) {
       digit_rows(args, column, columns, one_row_memory, sums[0], kUnit);
     } else {

@@ -11,6 +11,7 @@ from fuzz.draw import Draw
 from neighbours import assert_call_as_good_as_eager, compute
 from oracle import DTYPES, Errors, assert_allowed, assert_as_good_as_eager
 
+REFERENCE = {o.name: o for o in fusewheel.ops.operators()}["linear_int4"].reference
 # float64 scales are for float64 activations.
 DTYPE_PAIRS = [(a, b) for a in DTYPES for b in DTYPES if b != torch.float64 or a == torch.float64]
 
@@ -46,17 +47,34 @@ def test_it_is_a_linear_layer_with_the_decoded_weight(group_size):
     )
 
 
+@pytest.mark.parametrize("group_size", [32, 64, 128])
+@pytest.mark.parametrize("rows", [2, 3, 4, 5])
+def test_few_rows(rows, group_size, dtype):
+    """Two to four may be multiplied as one is. Where one of them cannot, all are not."""
+    x = Make(dtype, seed=4).strided(rows, 640)
+    arguments = *weight(83, 640, group_size), group_size, None, False
+    for last in (x[-1], x[-1] * 1e-37):
+        x[-1] = last
+        assert_call_as_good_as_eager(
+            compute,
+            torch.ops.fusewheel.linear_int4.default,
+            REFERENCE,
+            (x, *arguments),
+            "output",
+            contract=linear_int4,
+        )
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(("given", "stored"), DTYPE_PAIRS, ids=str)
 def test_dtypes_mix(given, stored, dynamic):
     operator = torch.ops.fusewheel.linear_int4.default
-    reference = {o.name: o for o in fusewheel.ops.operators()}["linear_int4"].reference
     for rows, columns, size in ((1, 256, 64), (33, 96, 32), (9, 128, 128)):
         x, bias = Make(given, seed=4)(rows, columns), Make(stored, seed=5)(123)
         codes, scales, zeros = weight(123, columns, size, dtype=stored)
         arguments = (x, codes, scales, zeros, size, bias, dynamic)
         assert_call_as_good_as_eager(
-            compute, operator, reference, arguments, "output", contract=linear_int4
+            compute, operator, REFERENCE, arguments, "output", contract=linear_int4
         )
 
 
