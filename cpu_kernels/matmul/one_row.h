@@ -116,8 +116,7 @@ FUSEWHEEL_INLINE bool prepare_digits(const MatmulArgs& args, int64_t row, OneRow
 FUSEWHEEL_INLINE bool prepare_exact_rows(const MatmulArgs& args, OneRow& one) {
   for (int64_t row = 0; row < args.m; ++row) {
     const float* a = static_cast<const float*>(args.a) + row * args.a_stride;
-    one.digits[row].planes =
-        digits_for(a, args.weight.columns / kInt4Block, Dtype::kFloat32);
+    one.digits[row].planes = digits_for(a, args.weight.columns / kInt4Block, Dtype::kFloat32);
     if (!prepare_digits(args, row, one)) {
       return false;
     }
@@ -140,8 +139,7 @@ FUSEWHEEL_INLINE bool prepare_one_row([[maybe_unused]] const MatmulArgs& args,
   if (weight.kind == WeightKind::kBlocks) {
     return prepare_block_row(weight, a, args.dtype, one);
   }
-  one.digits[0].planes =
-      args.dynamic ? 1 : digits_for(a, weight.columns / kInt4Block, args.dtype);
+  one.digits[0].planes = args.dynamic ? 1 : digits_for(a, weight.columns / kInt4Block, args.dtype);
   return prepare_digits(args, 0, one);
 #else
   return false;

@@ -75,6 +75,18 @@ def test_norms(dtype: torch.dtype) -> None:
     assert_bits(ops.rms_norm.default, [rows(dtype)["contiguous"], weight.expand(2, 24)[0], 1e-5, 0])
 
 
+@pytest.mark.parametrize("cast", [-1, 3])
+def test_a_way_to_cast_that_does_not_exist_is_refused(cast: int) -> None:
+    x, weight = torch.randn(3, 24), torch.randn(24)
+    writer = ProgramWriter()
+    given = [writer.input(t.dtype, t.shape, t.stride()) for t in (x, weight)]
+    y = writer.result(x.dtype, x.shape, x.stride())
+    # Statistics that nobody uses: so the kernel may be called with pointers.
+    writer.step(ops.rms_norm.default, [*given, 1e-5, cast], [y, None], "model.py:1")
+    with pytest.raises(RuntimeError, match=f"rms_norm: cast must be .*, got {cast}"):
+        writer.finish([y])(x, weight)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_activations(dtype: torch.dtype) -> None:
     for x in rows(dtype).values():

@@ -93,6 +93,13 @@ RULES = (
         inside=r"\bbool reads\(",
         new=r"!\(.*",
     ),
+    Rule(
+        ("cpu",),
+        r"\(weight\.groups > 1 &&",
+        "Layers that are not computed together give the same bits.",
+        inside=r"\bbool describe_layer\(",
+        new=">=",
+    ),
     Rule(KERNELS, r"prefetch|\basks\b", "The processor may be told early or late."),
     Rule(KERNELS, "", "The processor may be told early or late.", inside="prefetch"),
     Rule(
