@@ -316,10 +316,9 @@ def mutants(session: nox.Session) -> None:
     headers = [name for name in building.requirements("fusewheel-cuda") if "nvtx" in name]
     tools = *TEST_TOOLS, *MODELS, *BUILD_TOOLS, "scikit-build-core>=0.12", *headers
     building.install_once(session, TORCH, *tools)
-    levels = json.dumps(OLDER_LEVELS)
     marks = json.dumps(HEAP_MARKS)
     session.run(
-        *("python", "-m", "mutants", "--levels", levels, "--marks", marks, *session.posargs),
+        *("python", "-m", "mutants", "--marks", marks, *session.posargs),
         env={"PYTHONPATH": str(ROOT / "tests")},
     )
 
@@ -746,7 +745,7 @@ def _parallel() -> tuple[str, ...]:
 def _levels(session: nox.Session) -> dict[str, dict[str, str]]:
     """Levels that this processor executes, with their settings; the one it chooses comes first."""
     chosen = session.run("python", "-c", NATIVE, silent=True)
-    return executable(str(chosen).strip(), OLDER_LEVELS)
+    return executable(str(chosen).strip())
 
 
 def _as_user(session: nox.Session, *arguments: str) -> None:

@@ -1,4 +1,4 @@
-"""Levels of instructions that a processor with better ones would never choose."""
+"""Levels of instructions: those that a processor executes, and what holds PyTorch to them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ NATIVE = "import fusewheel_cpu; print(fusewheel_cpu.choices()['FUSEWHEEL_CPU_ISA
 """A program that prints the level that the CPU's kernels choose."""
 
 
-def executable(native: str, older: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+def executable(native: str) -> dict[str, dict[str, str]]:
     """Levels that a processor executes, and what holds kernels and PyTorch to them.
 
     Args:
         native: the level that the kernels choose there.
-        older: as `OLDER_LEVELS`.
     """
-    below = list(older)[list(older).index(native) + 1 :] if native in older else list(older)
-    return {native: {}} | {level: {"FUSEWHEEL_CPU_ISA": level, **older[level]} for level in below}
+    older = list(OLDER_LEVELS)
+    below = older[older.index(native) + 1 :] if native in older else older
+    held = {level: {"FUSEWHEEL_CPU_ISA": level, **OLDER_LEVELS[level]} for level in below}
+    return {native: {}} | held

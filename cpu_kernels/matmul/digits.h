@@ -23,8 +23,8 @@ constexpr int kDigitStreams = kLanes<float>;
 
 // A row by itself asks for what comes so many blocks later: 2 KiB of codes.
 constexpr int64_t kBlocksAhead = 128;
-// Up to so many digits of a row of a, which the nearest caches hold, each row of the weight meets them
-// by itself.
+// A row of a that has no more digits than these stays in the nearest caches, while the rows of the
+// weight are read one after another.
 constexpr int64_t kTurnDigits = 32768;
 
 // Rows of the weight, side by side: codes, and a scale and a zero a block.
@@ -37,7 +37,7 @@ struct CodeRows {
   int64_t blocks;
 };
 
-// One of them.
+// Row `row` of them.
 template <typename S>
 FUSEWHEEL_INLINE CodeRows<S> row_of(const CodeRows<S>& weight, int64_t row) {
   const int64_t at = row * weight.blocks;
@@ -210,7 +210,7 @@ FUSEWHEEL_INLINE void dot_digits(const CodeRows<S>& weight, const DigitRow& a, b
   }
 }
 
-// Each of `count` numbers `each` times. They may lie at the end of what is written.
+// Writes each of `count` numbers `each` times. They may be the last numbers of the memory written to.
 template <int each>
 FUSEWHEEL_INLINE void repeat_numbers(const float* numbers, int64_t count, float* to) {
   for (int64_t i = 0; i < count; ++i) {

@@ -41,7 +41,6 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         help="kinds tried side by side; default: processors",
     )
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "mutants")
-    parser.add_argument("--levels", type=json.loads, default={}, help=argparse.SUPPRESS)
     parser.add_argument("--marks", type=json.loads, default={}, help=argparse.SUPPRESS)
     chosen = parser.parse_args(given)
     if chosen.seed is None:
@@ -78,7 +77,7 @@ def _library(kind: str) -> str:
 
 def _of_kind(kind: str, space: Workspace, count: int, chosen: argparse.Namespace) -> list[Trial]:
     """Mutants of one kind, until so many are counted."""
-    levels = {"": {}} if kind != "cpu" else executable(space.level(), chosen.levels)
+    levels = {"": {}} if kind != "cpu" else executable(space.level())
     runner = Runner(space, chosen.marks, IMPORTS if kind not in LIBRARIES else IMPORTS[:1])
     trials = Trials(space, runner, levels)
     done: list[Trial] = []

@@ -50,7 +50,7 @@ def test_it_is_a_linear_layer_with_the_decoded_weight(group_size):
 @pytest.mark.parametrize("group_size", [32, 64, 128])
 @pytest.mark.parametrize("rows", [2, 3, 4, 5])
 def test_few_rows(rows, group_size, dtype):
-    """Two to four may be multiplied as one is. Where one of them cannot, all are not."""
+    """Two to four are multiplied as one is, unless one of them has a block of tiny numbers."""
     x = Make(dtype, seed=4).strided(rows, 640)
     arguments = *weight(83, 640, group_size), group_size, None, False
     for last in (x[-1], x[-1] * 1e-37):

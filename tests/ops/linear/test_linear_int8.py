@@ -8,6 +8,7 @@ from fuzz.draw import Draw
 from neighbours import assert_call_as_good_as_eager, compute
 from oracle import DTYPES, assert_as_good_as_eager
 
+OPERATOR = {o.name: o for o in fusewheel.ops.operators()}["linear_int8"]
 # float64 scales are for float64 activations.
 DTYPE_PAIRS = [(a, b) for a in DTYPES for b in DTYPES if b != torch.float64 or a == torch.float64]
 
@@ -31,13 +32,12 @@ def test_it_is_a_linear_layer_with_the_decoded_weight():
 @pytest.mark.parametrize(("given", "stored"), DTYPE_PAIRS, ids=str)
 def test_dtypes_mix(given, stored, dynamic):
     operator = torch.ops.fusewheel.linear_int8.default
-    reference = {o.name: o for o in fusewheel.ops.operators()}["linear_int8"].reference
     for rows, columns, groups in ((1, 256, (2,)), (33, 96, ()), (9, 128, (4,))):
         x, bias = Make(given, seed=4)(rows, columns), Make(stored, seed=5)(123)
         codes, scales = weight(123, columns, *groups, dtype=stored)
         arguments = (x, codes, scales, bias, dynamic)
         assert_call_as_good_as_eager(
-            compute, operator, reference, arguments, "output", contract=linear_int8
+            compute, operator, OPERATOR.reference, arguments, "output", contract=linear_int8
         )
 
 
@@ -98,12 +98,11 @@ def test_codes_times_large_activations_may_overflow(rows, groups):
     x = Make(seed=11)(rows, 512) * 1e37
     for dynamic in (False, True):
         arguments = (x, codes, scales / 32, None, dynamic)
-        reference = {o.name: o for o in fusewheel.ops.operators()}["linear_int8"].reference
-        assert reference(*arguments).isfinite().all()
+        assert OPERATOR.reference(*arguments).isfinite().all()
         assert_call_as_good_as_eager(
             compute,
             torch.ops.fusewheel.linear_int8.default,
-            reference,
+            OPERATOR.reference,
             arguments,
             "output",
             contract=linear_int8,
@@ -113,7 +112,6 @@ def test_codes_times_large_activations_may_overflow(rows, groups):
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_gradients_with_a_frozen_weight(dtype, dynamic):
     """The case that has kernels; where scales are learned too the reference is differentiated."""
-    operator = {o.name: o for o in fusewheel.ops.operators()}["linear_int8"]
 
     def gradients(function, dtype, stored):
         codes, scales = weight(5, 64, 2, dtype=stored)
@@ -122,9 +120,9 @@ def test_gradients_with_a_frozen_weight(dtype, dynamic):
         y = function(x, codes, scales, bias, dynamic)
         return torch.autograd.grad((y * torch.linspace(-1, 1, 15).view(3, 5)).sum(), (x, bias))
 
-    got = gradients(operator.overload, dtype, torch.float16)
-    base = gradients(operator.reference, dtype, torch.float16)
-    exact = gradients(operator.reference, torch.float64, torch.float16)
+    got = gradients(OPERATOR.overload, dtype, torch.float16)
+    base = gradients(OPERATOR.reference, dtype, torch.float16)
+    exact = gradients(OPERATOR.reference, torch.float64, torch.float16)
     for triple in zip(got, base, exact, strict=True):
         assert_as_good_as_eager(*triple)
 
