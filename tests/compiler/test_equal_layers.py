@@ -12,9 +12,10 @@ import pytest
 import torch
 from compiler.test_caches import OPTIONS, build
 from compiler.test_models import tokens
+from fusewheel._torch.dynamo import repeated
 from fusewheel.compiler.entry import repeated_layers
 from fusewheel.compiler.entry.direct import DirectCalls
-from fusewheel.compiler.entry.equal_layers import computed
+from fusewheel.compiler.entry.equal_layers import EqualLayers, computed
 from fusewheel.compiler.ir import equal_calls
 from nightly import NIGHTLY
 from torch._dynamo.utils import counters
@@ -74,6 +75,42 @@ def test_layers_that_differ_are_traced_again() -> None:
     model.model.layers[2].input_layernorm.variance_epsilon = 0.5
     text, _, _ = captured(model, freeze=True)
     assert torch.equal(text, model.generate(torch.arange(3, 12)[None], max_new_tokens=6, **OPTIONS))
+
+
+class Scaled(torch.nn.Module):
+    """Stands for a layer with a number."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+
+def test_a_number_that_differs_between_layers() -> None:
+    """Dynamo would make an input of it, which is none of the call that it repeats."""
+    scaled = repeated(lambda layer, x: x * layer.scale)
+    x = torch.randn(3)
+    torch._dynamo.reset()
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def twice(one: Any, other: Any, x: torch.Tensor) -> torch.Tensor:
+        return scaled(other, scaled(one, x))
+
+    with torch.no_grad(), EqualLayers(build("Llama", num_hidden_layers=2)).traced_once():
+        for scale in (0.5, 2.0, 3.0):
+            assert torch.equal(twice(Scaled(scale), Scaled(scale), x), x * scale * scale)
+
+
+@NIGHTLY
+@traced
+def test_a_number_that_differs_between_models() -> None:
+    ids = tokens(5, 1)
+    torch._dynamo.reset()
+    for epsilon in (1e-6, 1e-2):
+        model = build("Llama", num_hidden_layers=2, rms_norm_eps=epsilon)
+        with torch.no_grad():
+            expected = model(ids, use_cache=True).logits
+            fusewheel.freeze(model, options={"inner": "none"})
+            torch.testing.assert_close(model(ids, use_cache=True).logits, expected)
 
 
 @NIGHTLY

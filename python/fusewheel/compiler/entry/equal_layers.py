@@ -53,8 +53,11 @@ class EqualLayers:
             yield
             return
         self._tracing = True
+        # A number that an earlier model had another of would be an input, of which torch gives the
+        # repeated layers what is no tensor. The numbers of a frozen model stay as they are.
+        settings = configured(inline_invoke_subgraph=True, specialize_float=True)
         try:
-            with replaced(self._forwards), configured(inline_invoke_subgraph=True):
+            with replaced(self._forwards), settings:
                 yield
         finally:
             self._tracing = False
