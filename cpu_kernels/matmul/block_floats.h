@@ -1,5 +1,5 @@
-// One row of a times a weight in blocks whose codes stand for floating numbers, by a table or as 8-bit
-// floats. A block's products are added up before they are scaled, so that no weight is written.
+// One row of a times a weight in blocks whose codes are floating numbers or bytes with a sign. A block's
+// products are added up before they are scaled, so that no weight is written.
 #pragma once
 
 #include "block_digits.h"
@@ -9,8 +9,7 @@
 namespace fusewheel::FUSEWHEEL_ISA {
 
 constexpr bool has_float_codes(BlockKind kind) {
-  return kind == BlockKind::kNF4 || kind == BlockKind::kFP4 || kind == BlockKind::kIQ4_NL ||
-         kind == BlockKind::kFP8;
+  return kind == BlockKind::kIQ4_NL || kind == BlockKind::kFP8;
 }
 
 // Numbers of float8_e4m3fn as float16: their 7 lowest bits fit there, as a number 256 times smaller. NaN is
@@ -40,9 +39,10 @@ __attribute__((noinline)) Vec<float> dot_float_codes(const uint8_t* blocks, int6
   constexpr int lanes = kLanes<float>;
   constexpr bool is_half = kind == BlockKind::kIQ4_NL;
   [[maybe_unused]] const CodeTable<kind> table;
+  const bool twice = choices().prefetch;
   Vec<float> total = {};
   for (int64_t block = 0; block < count; ++block, blocks += format.bytes, a += format.weights) {
-    prefetch_blocks(blocks, format.bytes);
+    prefetch_blocks(blocks, format.bytes, twice);
     const uint8_t* codes = blocks + (is_half ? 2 : 4);
     Vec<float> sums[2] = {};
 #pragma GCC unroll 2
@@ -67,67 +67,6 @@ __attribute__((noinline)) Vec<float> dot_float_codes(const uint8_t* blocks, int6
   }
   return total;
 }
-
-// Whether a kind's codes are looked up as they lie in words of 32 bits, for which the elements of a are in
-// the order of order_by_words: then codes are only shifted and not widened.
-constexpr bool takes_words(BlockKind kind) {
-  return kBytes == 64 && (kind == BlockKind::kNF4 || kind == BlockKind::kFP4);
-}
-
-#if defined(__AVX512F__)
-
-constexpr int kWords = 16;
-constexpr int kWordCodes = 8;
-// Blocks whose codes fill a vector of words.
-constexpr int kWordBlocks = 2;
-constexpr int kTogether = kWords * kWordCodes;
-
-// Element [code][word] of each kTogether elements; zeros after the last. Words of a block hold 16 low
-// halves and 16 high halves of its first part, and then those of its second.
-FUSEWHEEL_INLINE void order_by_words(const float* a, int64_t columns, float* to) {
-  for (int64_t begin = 0; begin < columns; begin += kTogether, to += kTogether) {
-    for (int code = 0; code < kWordCodes; ++code) {
-      for (int word = 0; word < kWords; ++word) {
-        const int byte = word % 4 * 4 + code / 2;
-        const int64_t from = begin + word / 4 * kBlockPart + code % 2 * (kBlockPart / 2) + byte;
-        to[code * kWords + word] = from < columns ? a[from] : 0.0f;
-      }
-    }
-  }
-}
-
-// `count` blocks of a row times the elements of a in that order.
-template <BlockKind kind>
-__attribute__((noinline)) Vec<float> dot_words(const uint8_t* blocks, int64_t count,
-                                               const float* a) {
-  constexpr int bytes = block_format(kind).bytes;
-  constexpr __mmask16 second = 0xff00;
-  const CodeTable<kind> table;
-  Vec<float> total = {};
-  for (int64_t block = 0; block < count; block += kWordBlocks, a += kTogether) {
-    prefetch_blocks(blocks, kWordBlocks * bytes);
-    // Behind the last block a is zeros.
-    const uint8_t* next = block + 1 < count ? blocks + bytes : blocks;
-    const auto codes = [](const uint8_t* of) {
-      return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(of + sizeof(float)));
-    };
-    const __m512i words = _mm512_mask_broadcast_i32x8(_mm512_castsi256_si512(codes(blocks)), second,
-                                                      codes(next));
-    Vec<float> sums[2] = {};
-#pragma GCC unroll 8
-    for (int code = 0; code < kWordCodes; ++code) {
-      const __m512i code_first = _mm512_srli_epi32(words, 4 * code);
-      sums[code % 2] += table.look_up(bit_cast<Integers>(code_first)) * load(a + code * kWords);
-    }
-    const __m512 scale = _mm512_mask_broadcastss_ps(_mm512_set1_ps(float_at(blocks)), second,
-                                                    _mm_load_ss(reinterpret_cast<const float*>(next)));
-    total += (sums[0] + sums[1]) * bit_cast<Vec<float>>(scale);
-    blocks += kWordBlocks * bytes;
-  }
-  return total;
-}
-
-#endif  // __AVX512F__
 
 }  // namespace fusewheel::FUSEWHEEL_ISA
 

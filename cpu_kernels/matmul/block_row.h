@@ -3,6 +3,7 @@
 
 #include "block_floats.h"
 #include "block_scales.h"
+#include "block_tables.h"
 
 #if defined(__AVX2__)
 
@@ -13,9 +14,10 @@ __attribute__((noinline)) inline Vec<float> dot_bytes(const uint8_t* blocks, int
                                                       const float* a) {
   constexpr int bytes = block_format(BlockKind::kQ8_0).bytes;
   constexpr int vectors = kBlockPart / kLanes<float>;
+  const bool twice = choices().prefetch;
   Vec<float> total = {};
   for (int64_t part = 0; part < parts; ++part, blocks += bytes, a += kBlockPart) {
-    prefetch_blocks(blocks, bytes);
+    prefetch_blocks(blocks, bytes, twice);
     Vec<float> own = {};
 #pragma GCC unroll 4
     for (int i = 0; i < vectors; ++i) {
@@ -33,6 +35,7 @@ __attribute__((noinline)) Vec<float> dot_codes(const uint8_t* blocks, int64_t co
                                                const BlockDigits* a) {
   constexpr BlockFormat format = block_format(kind);
   constexpr int bytes = kSuperWeights / format.weights * format.bytes;
+  const bool twice = choices().prefetch;
   Vec<float> total = {};
   const auto add = [&](auto live) {
     const Scales<kind> scales = [&] {
@@ -62,7 +65,7 @@ __attribute__((noinline)) Vec<float> dot_codes(const uint8_t* blocks, int64_t co
     }
   };
   for (; columns >= kSuperWeights; columns -= kSuperWeights, blocks += bytes, ++a) {
-    prefetch_blocks(blocks, bytes);
+    prefetch_blocks(blocks, bytes, twice);
     add(Constant<kSuperParts>{});
   }
   if constexpr (!has_sub_blocks(kind)) {
@@ -112,13 +115,11 @@ FUSEWHEEL_INLINE void dot_blocks(const LinearWeight& weight, int64_t begin, int6
     if constexpr (kind == BlockKind::kQ8_0) {
       sums_of_rows(count, out,
                    [&](int64_t r) { return dot_bytes(first + r * stride, blocks, floats); });
-    } else if constexpr (takes_words(kind)) {
-#if defined(__AVX512F__)
+    } else if constexpr (looks_up(kind)) {
       const auto* ordered = reinterpret_cast<const float*>(a);
       sums_of_rows(count, out, [&](int64_t r) {
-        return dot_words<kind>(first + r * stride, blocks, ordered);
+        return dot_table<kind>(first + r * stride, blocks, ordered);
       });
-#endif
     } else if constexpr (has_float_codes(kind)) {
       sums_of_rows(count, out, [&](int64_t r) {
         return dot_float_codes<kind>(first + r * stride, blocks, floats);

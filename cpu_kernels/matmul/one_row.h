@@ -73,12 +73,15 @@ FUSEWHEEL_INLINE int64_t one_row_scratch(const LinearWeight& weight, int64_t row
 #if defined(__AVX2__)
 FUSEWHEEL_INLINE bool prepare_block_row(const LinearWeight& weight, const float* a, Dtype dtype,
                                         OneRow& one) {
-#if defined(__AVX512F__)
-  if (takes_words(weight.blocks.kind)) {
-    order_by_words(a, weight.columns, reinterpret_cast<float*>(one.block_digits));
+  if (looks_up(weight.blocks.kind)) {
+    for_block_kind(weight.blocks.kind, [&](auto decoder) {
+      constexpr BlockKind kind = decltype(decoder)::kKind;
+      if constexpr (looks_up(kind)) {
+        order_for_table<kind>(a, weight.columns, reinterpret_cast<float*>(one.block_digits));
+      }
+    });
     return true;
   }
-#endif
   if (weight.blocks.kind == BlockKind::kQ8_0 || has_float_codes(weight.blocks.kind)) {
     return true;
   }
