@@ -148,6 +148,9 @@ void int4_units(const MatmulArgs& args, int64_t begin, int64_t end, void* scratc
   float* sums = reinterpret_cast<float*>(panels + kCodePanels);
   rounded_units(args, begin, end, [&](int64_t row, int64_t rows, int64_t column, int64_t columns) {
     integer_block(args, row, rows, column, columns, panels, sums, kUnit, multiply);
+    if (!all_finite(sums, rows, columns, kUnit)) {
+      multiply_again(args, row, rows, column, columns, sums, kUnit);
+    }
     return sums;
   });
 }

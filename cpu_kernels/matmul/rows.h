@@ -2,6 +2,7 @@
 #pragma once
 
 #include "simd/transpose.h"
+#include "again.h"
 #include "one_row.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
@@ -195,17 +196,6 @@ FUSEWHEEL_INLINE void few_sums(const MatmulArgs& args, bool in_place, int64_t be
   }
 }
 
-FUSEWHEEL_INLINE bool all_finite(const float (*sums)[kUnit], int64_t rows, int64_t columns) {
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t j = 0; j < columns; ++j) {
-      if (!__builtin_isfinite(sums[row][j])) {
-        return false;
-      }
-    }
-  }
-  return true;
-}
-
 // Large activations times codes may be infinite where activations times scaled codes are not: sums
 // that are not finite are taken again with scaled codes.
 __attribute__((noinline)) void take_again(const MatmulArgs& args, int64_t begin, int64_t columns,
@@ -247,8 +237,8 @@ FUSEWHEEL_INLINE void few_rows(const MatmulArgs& args, int64_t begin, int64_t en
     prepare_digit_rows(args, one_row_memory);
   }
   const bool in_place = is_in_place(args);
-  const bool scales_sums = args.weight.kind != WeightKind::kFloating && !args.dynamic &&
-                           (one || exact || in_place);
+  const bool scales_sums = args.weight.kind != WeightKind::kFloating &&
+                           (one || exact || several || in_place);
   for (int64_t column = begin; column < end; column += kUnit) {
     const int64_t columns = end - column < kUnit ? end - column : kUnit;
     float sums[kFewRows][kUnit];
@@ -266,8 +256,9 @@ FUSEWHEEL_INLINE void few_rows(const MatmulArgs& args, int64_t begin, int64_t en
         }
       }
     }
-    if (scales_sums && !all_finite(sums, args.m, columns)) {
-      take_again(args, column, columns, decoded, lane_sums, sums);
+    if (scales_sums && !all_finite(sums[0], args.m, columns, kUnit)) {
+      args.dynamic ? multiply_again(args, 0, args.m, column, columns, sums[0], kUnit)
+                   : take_again(args, column, columns, decoded, lane_sums, sums);
     }
     finish(&sums[0][0], column, columns);
   }

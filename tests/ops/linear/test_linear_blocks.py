@@ -196,17 +196,27 @@ def test_rows_of_zeros_of_nan_and_of_tiny_numbers(name):
 
 
 @pytest.mark.parametrize("rows", [1, 4])
-def test_codes_times_large_activations_may_overflow(rows):
-    """The products with codes alone are beyond float32, those with scaled codes are not."""
-    blocks = random_blocks(Make(), "Q8_0", 43, 16)
-    blocks[..., 1] = 4  # scales between 6e-5 and 1.2e-4
-    weight = decode_blocks(blocks, FORMATS["Q8_0"].number, torch.float64)
+@pytest.mark.parametrize("name", FORMATS)
+def test_codes_times_large_activations_may_overflow(name, rows):
+    """Sums of activations, and products with codes alone, are beyond float32; the result is not."""
+    format = FORMATS[name]
+    blocks = random_blocks(Make(), name, 43, 512 // format.weights)
+    for at in format.halves:
+        blocks[..., at + 1] = 4  # scales and minima between 6e-5 and 1.2e-4
+    for at in format.singles:
+        blocks[..., at + 3] = 0x38  # between 3e-5 and 1.2e-4
+    if name == "MXFP4":
+        blocks[..., 0] = 127 - 13
+    weight = decode_blocks(blocks, format.number, torch.float64)
+    x = Make(seed=9)(rows, 512).abs() * 1e37
+    assert (x.double() @ weight.T).abs().max() < torch.finfo(torch.float32).max
     assert_call_as_good_as_eager(
         compute,
-        lambda x: fusewheel.linear_blocks(x, blocks, "Q8_0"),
+        lambda x: fusewheel.linear_blocks(x, blocks, name),
         lambda x: x @ weight.to(x.dtype).T,
-        (Make(seed=9)(rows, 512) * 1e37,),
-        "Q8_0",
+        (x,),
+        name,
+        contract=lambda x: linear_blocks(x, blocks, format.number, None),
     )
 
 

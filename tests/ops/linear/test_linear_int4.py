@@ -178,6 +178,44 @@ def test_numbers_at_the_ends_of_the_range(value, dynamic, rows):
     assert_as_good_as_eager(got, base, exact)
 
 
+@pytest.mark.parametrize("given", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("group_size", [32, 128])
+@pytest.mark.parametrize("rows", [1, 3, 9, 17, 65])
+def test_sums_of_large_activations_may_overflow(rows, group_size, given):
+    """The sums of a block, and products with codes alone, are beyond float32; the result is not."""
+    x = (Make(seed=12)(rows, 512).abs() * 3e37).to(given)
+    x[rows // 2] *= -1
+    codes, scales, zeros = weight(43, 512, group_size, dtype=given)
+    codes[:7] = 0
+    codes[:7, 100] = 3  # nearly all weights are zero if code 0 is
+    for dynamic in (False, True):
+        for offsets in (zeros, torch.zeros_like(zeros), -8 * scales):
+            arguments = (x, codes, scales / 512, offsets / 512, group_size, None, dynamic)
+            assert REFERENCE(*arguments).isfinite().all()
+            assert_call_as_good_as_eager(
+                compute,
+                torch.ops.fusewheel.linear_int4.default,
+                REFERENCE,
+                arguments,
+                "output",
+                contract=linear_int4,
+            )
+
+
+@pytest.mark.parametrize("rows", [1, 3, 9, 17])
+def test_results_beyond_the_range_are_infinite(rows):
+    """And they stay so, each with its sign, while a row of NaN stays NaN."""
+    codes, scales, _ = weight(43, 512, 32, dtype=torch.float32)
+    x = torch.full((rows, 512), 3e38)
+    x[-1, 40] = math.nan if rows > 1 else 3e38
+    for dynamic in (False, True):
+        y = fusewheel.linear_int4(x, codes, scales, scales, 32, None, dynamic)
+        assert (y[: max(rows - 1, 1)] == math.inf).all()
+        assert rows == 1 or y[-1].isnan().all()
+        y = fusewheel.linear_int4(-x, codes, scales, scales, 32, None, dynamic)
+        assert (y[: max(rows - 1, 1)] == -math.inf).all()
+
+
 def test_one_row_errs_by_what_its_blocks_are_rounded(dtype):
     """Many rows, so that the largest element of a block meets every rounding of its step."""
     reference = {o.name: o for o in fusewheel.ops.operators()}["linear_int4"].reference
