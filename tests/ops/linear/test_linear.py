@@ -3,7 +3,8 @@ import pytest
 import torch
 from fusewheel.dispatch.operator import Make
 from fuzz.draw import Draw
-from oracle import DTYPES, assert_as_good_as_eager, emulated
+from neighbours import assert_call_as_good_as_eager, compute
+from oracle import DTYPES, emulated
 
 SIZES = [(1, 1), (7, 33), (255, 95), (512, 8), (1031, 70)]
 # A float64 weight is for float64 activations.
@@ -15,13 +16,11 @@ REFERENCE = {o.name: o for o in fusewheel.ops.operators()}["linear"].reference
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7, 16, 17, 31, 481])
 @pytest.mark.parametrize(("features", "outputs"), SIZES)
 def test_tiles_end_where_the_sizes_say(rows, features, outputs, dtype):
-    x, weight, bias = (
+    arguments = tuple(
         Make(dtype, seed=i)(*shape)
         for i, shape in enumerate([(rows, features), (outputs, features), (outputs,)])
     )
-    exact = REFERENCE(x.double(), weight.double(), bias.double())
-    got, base = fusewheel.linear(x, weight, bias), REFERENCE(x, weight, bias)
-    assert_as_good_as_eager(got, base, exact)
+    assert_call_as_good_as_eager(compute, fusewheel.linear, REFERENCE, arguments, "output")
 
 
 @pytest.mark.parametrize("rows", [1, 4, 9, 40])
@@ -36,9 +35,9 @@ def test_dtypes_mix(given, stored, rows):
     x, weight = Make(given, seed=1)(rows, 129), Make(stored, seed=2)(37, 129)
     for dtype in (None, *(b for a, b in DTYPE_PAIRS if a == given)):
         bias = None if dtype is None else Make(dtype, seed=3)(37)
-        exact = REFERENCE(x.double(), weight.double(), None if bias is None else bias.double())
-        got, base = fusewheel.linear(x, weight, bias), REFERENCE(x, weight, bias)
-        assert_as_good_as_eager(got, base, exact, f"bias of {dtype}")
+        assert_call_as_good_as_eager(
+            compute, fusewheel.linear, REFERENCE, (x, weight, bias), f"bias of {dtype}"
+        )
 
 
 @pytest.mark.parametrize("rows", [1, 4, 9, 40])
@@ -49,8 +48,7 @@ def test_views_are_read_where_they_are(rows, dtype):
     # For the emulator PyTorch multiplies, which may sum views in another order.
     if not emulated():
         assert torch.equal(got, fusewheel.linear(x, weight))
-    exact = REFERENCE(x.double(), weight.double(), None)
-    assert_as_good_as_eager(got, REFERENCE(x, weight, None), exact)
+    assert_call_as_good_as_eager(compute, fusewheel.linear, REFERENCE, (x, weight, None), "output")
 
 
 @pytest.mark.parametrize("rows", [0, 1, 5, 20])
