@@ -11,6 +11,7 @@ import pytest
 import torch
 from contracts import before_bias
 from neighbours import assert_call_as_good_as_eager, compute
+from nightly import NIGHTLY
 from oracle import (
     assert_as_good_as_call,
     assert_as_good_as_eager,
@@ -69,7 +70,13 @@ def function(request: pytest.FixtureRequest) -> tuple[Function, Callable[[], Ten
     return FUNCTIONS[request.param]
 
 
-@pytest.fixture(params=NARROW, ids=str)
+@pytest.fixture(
+    params=[
+        *(torch.float32, torch.bfloat16),
+        pytest.param(torch.float16, marks=NIGHTLY),
+    ],
+    ids=str,
+)
 def narrow(request: pytest.FixtureRequest) -> torch.dtype:
     return request.param
 

@@ -65,6 +65,7 @@ def without_generator(monkeypatch, mode):
     monkeypatch.setitem(MODES, mode, Mode(settings, MODES[mode].quantizing))
 
 
+@NIGHTLY
 def test_the_cases_of_a_compiled_model_are_those_of_eager(monkeypatch):
     without_generator(monkeypatch, FUSEWHEEL)
     torch._dynamo.reset()
@@ -81,7 +82,8 @@ def test_the_cases_of_a_compiled_model_are_those_of_eager(monkeypatch):
     assert min(eager.measured("prefill")) >= 0
 
 
-@pytest.mark.parametrize("mode", [INT4, pytest.param(INT4_INT8, marks=NIGHTLY)])
+@NIGHTLY
+@pytest.mark.parametrize("mode", [INT4, INT4_INT8])
 def test_weights_of_four_bits(monkeypatch, mode):
     without_generator(monkeypatch, mode)
     model = worker(mode)
@@ -190,7 +192,7 @@ def test_a_model_that_calls_operators_learns_as_eager_does():
     torch.testing.assert_close(*losses)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=NIGHTLY)])
 @pytest.mark.parametrize("mode", [OPERATORS, UNCOMPILED])
 def test_less_is_kept_for_the_backward_than_in_eager(mode, dtype):
     """In bytes, of the tensors that autograd saves in a step, views of one memory counted once."""

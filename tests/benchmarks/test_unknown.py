@@ -12,6 +12,7 @@ from benchmarks import unknown
 from benchmarks.goals import EAGER, INDUCTOR
 from benchmarks.results import DIRECTIONS
 from benchmarks.unknown_models import MODELS
+from nightly import NIGHTLY
 from oracle import assert_program_as_good_as_eager, tensors_of, to_dtype
 
 
@@ -22,7 +23,9 @@ def _forget():
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(
+    "direction", [pytest.param(d, marks=NIGHTLY if d == "fwd" else ()) for d in DIRECTIONS]
+)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_competitor_gives_the_values(monkeypatch, name, direction):
     # As fast as Inductor is for the clock to say; here nothing is generated.

@@ -10,6 +10,7 @@ import fusewheel
 import pytest
 import torch
 import torch.nn.functional as F
+from nightly import NIGHTLY
 from oracle import assert_as_good_as_call
 
 assert fusewheel
@@ -288,6 +289,7 @@ def test_autocast(compare: Any) -> None:
     assert report.refusals[0].reason == "torch.bfloat16 is added to torch.float32"
 
 
+@NIGHTLY
 def test_dynamic_shapes_and_inductor(compare: Any) -> None:
     def block(x: Tensor, r: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         h = x + r

@@ -61,10 +61,12 @@ def _check_step(compare: Any, model: Any) -> Any:
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
-        *((name, torch.float32) for name in ("Llama", "Mistral")),
-        ("Llama", torch.bfloat16),
-        # They make their masks as Llama does.
-        *(pytest.param(name, torch.float32, marks=NIGHTLY) for name in ("Qwen2", "Gemma")),
+        ("Llama", torch.float32),
+        pytest.param("Llama", torch.bfloat16, marks=NIGHTLY),
+        *(
+            pytest.param(name, torch.float32, marks=NIGHTLY)
+            for name in ("Mistral", "Qwen2", "Gemma")
+        ),
     ],
     ids=str,
 )
@@ -103,6 +105,7 @@ def test_inference(compare: Any) -> None:
     assert _logits(compare, model, input_ids=tokens(), use_cache=False) == (LAYERS, [])
 
 
+@NIGHTLY
 def test_autocast(compare: Any) -> None:
     model, ids = _build("Llama"), tokens()
     call, recorder = compare.compile(model)
@@ -113,6 +116,7 @@ def test_autocast(compare: Any) -> None:
         assert a.dtype == b.dtype and (a - b).norm() <= 0.06 * b.norm()
 
 
+@NIGHTLY
 def test_any_length(compare: Any) -> None:
     model, counter = _build("Llama").eval(), CompileCounterWithBackend("eager")
     call, recorder = compare.compile(model, counter)

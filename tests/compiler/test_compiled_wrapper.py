@@ -11,6 +11,7 @@ import pytest
 import torch
 from compiler.test_models import build, tokens
 from fusewheel._torch import compiled_module
+from nightly import NIGHTLY
 from torch._dynamo.utils import counters
 
 assert fusewheel
@@ -64,6 +65,7 @@ def test_model_inside_stays_uncompiled(model: Any) -> None:
     assert "_compiled_call_impl" not in vars(model)
 
 
+@NIGHTLY
 def test_other_threads_run_the_model_as_it_is(model: Any) -> None:
     """While one thread generates with the compiled model, another one calls the model inside."""
     ids, compiled = tokens(5), _compiled(model)
@@ -92,6 +94,7 @@ def test_other_methods_stay_as_they_are(model: Any) -> None:
     assert _compiled(model).get_input_embeddings.__self__ is model
 
 
+@NIGHTLY
 def test_a_model_compiled_in_place_stays_so(model: Any) -> None:
     ids = tokens(5)
     expected = model.generate(ids, **OPTIONS)

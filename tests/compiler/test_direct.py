@@ -119,7 +119,7 @@ def test_a_prompt_of_one_token(one_layer: Any) -> None:
     "more",
     [
         {},
-        {"num_beams": 3},
+        pytest.param({"num_beams": 3}, marks=NIGHTLY),
         pytest.param({"num_return_sequences": 2, "num_beams": 2}, marks=NIGHTLY),
     ],
 )
@@ -220,6 +220,7 @@ def test_threads(one_layer: Any) -> None:
     assert graphs() == 0
 
 
+@NIGHTLY
 def test_what_is_left_to_dynamo(one_layer: Any) -> None:
     """Hooks, a forward of the user's, autocast, and a call without a cache."""
     ids = tokens(9, 1)

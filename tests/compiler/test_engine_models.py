@@ -60,6 +60,7 @@ def test_the_tokens_of_generate() -> None:
     assert engine.programs() == [1, 1]
 
 
+@NIGHTLY
 def test_padding_and_a_static_cache() -> None:
     """The cache is written in place between programs."""
     model, ids = build("Llama", num_hidden_layers=1).eval(), tokens(8)
@@ -76,7 +77,8 @@ def test_padding_and_a_static_cache() -> None:
     same(results[1], results[0])
 
 
-@pytest.mark.parametrize("bits", [pytest.param("int8", marks=NIGHTLY), "int4"])
+@NIGHTLY
+@pytest.mark.parametrize("bits", ["int8", "int4"])
 def test_quantized(bits: str) -> None:
     import fusewheel
 

@@ -38,6 +38,7 @@ def test_elementwise() -> None:
     assert torch.count_nonzero(y) == len(where)
 
 
+@NIGHTLY
 def test_rows() -> None:
     """The rows of x share memory, each one element further, so that only y is written."""
     x = torch.randn(ROWS + SIZE, dtype=torch.float32).bfloat16().as_strided((ROWS, SIZE), (1, 1))
