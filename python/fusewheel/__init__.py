@@ -142,8 +142,21 @@ def _register_backend() -> None:
         )
 
 
+def _replace_captured_experts() -> None:
+    try:
+        module = importlib.import_module("fusewheel.transformers._experts")
+        module.replace_captured_experts()
+    except Exception as error:
+        # As above: the import of transformers must not fail.
+        _log.warning(
+            "compiled loops over experts break their graph: %s: %s; call fusewheel.patch(model)",
+            *(type(error).__name__, error),
+        )
+
+
 name_version_in_caches()
 # Importing DTensor takes long, and most programs do not need it.
 after_import("torch.distributed.tensor", _register_sharding)
 after_import("peft.tuners.lora.model", _register_lora)
+after_import("transformers.integrations.moe", _replace_captured_experts)
 after_import("accelerate.utils.dataclasses", _register_backend)

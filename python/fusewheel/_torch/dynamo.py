@@ -1,4 +1,4 @@
-"""Dynamo: its counters, its backends, when it compiles and what it has compiled."""
+"""Dynamo: its counters, its backends, when it compiles and captures, what it has compiled."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import inspect
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -16,9 +16,12 @@ import torch
 
 from fusewheel._torch.find import find
 
+HOME = "torch._dynamo"
 # The module whose import makes the list of those who hear of compilations.
 CALLBACKS = "torch._dynamo.callback"
 _TRACER = "torch._dynamo.convert_frame"
+_blocks = threading.local()
+_questions: list[Callable[[], bool]] = []
 
 
 def counters() -> dict[str, Counter[str]]:
@@ -199,18 +202,46 @@ class Compilations:
             handler.register_end_callback(self._end)
 
     def _start(self, _: object) -> None:
-        if self._is_own(_backend_on_the_stack()):
+        if self._is_own(backend_on_the_stack()):
             self._entered.enter_context(self._block())
 
     def _end(self, _: object) -> None:
         self._entered.close()
 
 
-def _backend_on_the_stack() -> object:
-    """The backend that Dynamo compiles for: it hands this on from function to function only."""
+def backend_on_the_stack() -> object:
+    """The backend that Dynamo compiles for: it hands this on from function to function only.
+
+    None outside of a compilation.
+    """
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_globals.get("__name__") == _TRACER and "compiler_fn" in frame.f_locals:
             return innermost(frame.f_locals["compiler_fn"])
         frame = frame.f_back
     return None
+
+
+@contextlib.contextmanager
+def capturing() -> Iterator[None]:
+    """A block in which this thread captures a program for fusewheel, with Dynamo or without.
+
+    What no graph can show is replaced meanwhile: a loop over the experts that tokens chose, for
+    example, whose length is known only when it runs.
+    """
+    before = getattr(_blocks, "captures", False)
+    _blocks.captures = True
+    try:
+        yield
+    finally:
+        _blocks.captures = before
+
+
+def also_captures(question: Callable[[], bool]) -> None:
+    """Let a function say too whether a program is captured; it is asked in the thread that does."""
+    _questions.append(question)
+
+
+def is_capturing() -> bool:
+    """Whether a program is captured for fusewheel, by this thread."""
+    return getattr(_blocks, "captures", False) or any(question() for question in _questions)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from fusewheel._core.after_import import after_import
+from fusewheel._torch import dynamo
+from fusewheel._torch.dynamo import is_capturing
 from fusewheel.ops.experts._mixture import Layers, mixture
 from fusewheel.quantization.experts import gate_of, last_of
+
+_Experts = Callable[..., Tensor]
+
+_LOOP = "eager"
 
 
 def experts_forward(
@@ -44,3 +54,28 @@ def _layers(self: Any, name: str) -> Layers:
     weight = getattr(self, name)
     bias = getattr(self, f"{name}_bias") if self.has_bias else None
     return Layers(weight.transpose(1, 2) if self.is_transposed else weight, bias)
+
+
+def replace_captured_experts() -> None:
+    """Lets transformers take `experts_forward` for its loop, while fusewheel captures a program.
+
+    With `experts_implementation="eager"` transformers loops over the experts that were chosen.
+    Dynamo breaks the graph in front of such a loop, and other captures fail there. Models that are
+    not compiled, or by another backend, run the loop.
+    """
+    from transformers.integrations.moe import ExpertsInterface
+
+    kind: Any = ExpertsInterface
+    choose = kind.get_interface
+    # Dynamo asks while it traces, and takes the answer for a constant of the graph.
+    after_import(dynamo.HOME, lambda: torch.compiler.assume_constant_result(is_capturing))
+
+    @functools.wraps(choose)
+    def get_interface(self: Any, experts_implementation: str, default: _Experts) -> _Experts:
+        # Kinds of experts with an interface of their own store their weights in another way.
+        if experts_implementation == _LOOP and type(self) is kind and is_capturing():
+            return experts_forward
+        chosen: _Experts = choose(self, experts_implementation, default)
+        return chosen
+
+    kind.get_interface = get_interface

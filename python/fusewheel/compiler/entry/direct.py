@@ -25,6 +25,7 @@ from fusewheel._core.garbage import without_collections
 from fusewheel._core.progress import working
 from fusewheel._torch.modules import has_global_hooks, has_hooks
 from fusewheel.compiler.entry.capture import CannotCapture, Capture
+from fusewheel.compiler.entry.captured import replacing
 from fusewheel.compiler.entry.equal_layers import forwards, replaced
 from fusewheel.compiler.entry.language_call import LanguageCall, grown_strides, read_call
 from fusewheel.compiler.entry.repeated_layers import RepeatedLayers
@@ -116,7 +117,7 @@ class DirectCalls:
         try:
             with torch.no_grad(), capture.fakes.mode, replaced(layers_once):
                 given = {**kwargs, **_fake_arguments(call, capture)}
-                with capture:
+                with capture, replacing():
                     result = model._call_impl(**given)
         finally:
             changed = before.restore()

@@ -16,11 +16,18 @@ from fusewheel._core.caches import name_version_in_caches
 from fusewheel._core.progress import working
 from fusewheel._torch import compiled_module, inductor
 from fusewheel._torch.autograd import below_autograd, in_forward_mode
-from fusewheel._torch.dynamo import CALLBACKS, Compilations, backend_named, counters
+from fusewheel._torch.dynamo import (
+    CALLBACKS,
+    Compilations,
+    also_captures,
+    backend_named,
+    counters,
+)
 from fusewheel._torch.fx import copy_source
 from fusewheel.compiler.cost import rules
 from fusewheel.compiler.cost.codegen_gain import WORTHWHILE, gain
 from fusewheel.compiler.entry.caches import append_rows, grown_outputs, with_dynamic_rows
+from fusewheel.compiler.entry.captured import dynamo_replaces
 from fusewheel.compiler.ir.metadata import tensor_of
 from fusewheel.compiler.ir.recording import records_gradients
 from fusewheel.compiler.match.recompile import is_own, remember_backend
@@ -255,6 +262,7 @@ def _inductor(mode: str | None, options: dict[str, Any]) -> Compiled:
     return inner
 
 
+also_captures(dynamo_replaces)
 # `torch.compile(model, backend="fusewheel").generate()` would run the uncompiled model.
 after_import(
     compiled_module.HOME, functools.partial(compiled_module.run_compiled, "generate", is_own)

@@ -13,6 +13,7 @@ from torch.fx import GraphModule
 
 from fusewheel._core.progress import working
 from fusewheel.compiler.entry.caches import append_rows
+from fusewheel.compiler.entry.captured import replacing
 from fusewheel.compiler.entry.dynamo import Compiled, can_lower, rewrite_and_choose
 from fusewheel.compiler.entry.export import explain_program
 from fusewheel.compiler.ir.pattern import Context
@@ -75,7 +76,11 @@ def explain(model: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Report:
     # Dynamo keeps its cache on the code object, and its knowledge of dynamic sizes by the name of
     # the code. A new name keeps other compilations and other explanations unchanged.
     call.__code__ = call.__code__.replace(co_name=f"explain_{next(_calls)}")
-    with _unchanged(model), working("fusewheel: explaining a model: PyTorch captures it"):
+    with (
+        _unchanged(model),
+        replacing(),
+        working("fusewheel: explaining a model: PyTorch captures it"),
+    ):
         torch.compile(call, backend=capture)(*inputs, **kwargs)
     return recorder.report(breaks)
 

@@ -13,6 +13,7 @@ from fusewheel._core.arguments import require_module
 from fusewheel._core.progress import working
 from fusewheel._torch.dynamo import counters
 from fusewheel._torch.fx import telling_of_replacements
+from fusewheel.compiler.entry.captured import replacing
 from fusewheel.compiler.ir.metadata import inference
 from fusewheel.compiler.match.report import Recorder, Report
 from fusewheel.compiler.match.rewrite import rewrite
@@ -78,7 +79,7 @@ def export(
     else:
         model = getattr(model, "_orig_mod", model)
         require_module("export", model)
-        with working("fusewheel: exporting a model: PyTorch captures it"):
+        with replacing(), working("fusewheel: exporting a model: PyTorch captures it"):
             program = torch.export.export(
                 model,
                 args,

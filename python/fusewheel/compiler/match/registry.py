@@ -18,6 +18,8 @@ GROUP = "fusewheel.patterns"
 # The name of the rewrite of growing caches, which is no pattern: it looks at a whole graph, and
 # depends on what runs it.
 APPEND = "append"
+# That of what is captured in place of transformers' loop over experts. No graph shows the loop.
+EXPERTS = "experts"
 
 _log = logging.getLogger("fusewheel.compiler")
 _lock = threading.RLock()
@@ -81,7 +83,7 @@ def check_names(names: Iterable[str]) -> None:
         TypeError: if a name is not a string.
         ValueError: if there is no pattern of that name; the message lists the known names.
     """
-    known = {APPEND, *(pattern.name for pattern in known_patterns())}
+    known = {APPEND, EXPERTS, *(pattern.name for pattern in known_patterns())}
     for name in names:
         if not isinstance(name, str):
             raise TypeError(f"the name of a pattern is a str, not {type(name).__name__}")
@@ -100,8 +102,9 @@ def _add(into: dict[str, Pattern], pattern: Pattern, others: Iterable[Pattern]) 
             f"a fusewheel.compiler.Pattern is expected, not {type(pattern).__name__}: {pattern!r}"
         )
     name = pattern.name
-    if name == APPEND:
-        raise ValueError(f"{name!r} is the name of a rewrite of caches")
+    if name in (APPEND, EXPERTS):
+        what = "caches" if name == APPEND else "experts"
+        raise ValueError(f"{name!r} is the name of a rewrite of {what}")
     for other in others:
         if other is pattern:
             return False

@@ -77,7 +77,8 @@ def order_of(indices: Tensor, experts: int) -> Order:
     found, order = flat.sort(stable=True)
     numbers = torch.arange(experts, dtype=flat.dtype, device=flat.device)
     ends = torch.searchsorted(found, numbers, right=True, out_int32=True)
-    positions = torch.arange(flat.shape[0], device=flat.device)
+    # Not `arange`: the size of a product, which a capture with sizes of run time does not know.
+    positions = torch.ones_like(order).cumsum(0) - 1
     places = torch.empty_like(order).scatter(0, order, positions)
     return Order(order // indices.shape[1], places, ends)
 
