@@ -317,3 +317,28 @@ def test_a_file_with_any_wrong_bytes_is_read_or_refused(tmp_path, path):
         for name in file.tensors:
             file.tensor(name).view(torch.uint8).sum()
     assert refused > 0
+
+
+def test_a_vocabulary_is_decoded_when_it_is_asked_for(tmp_path):
+    tokens = ["<eos>", "a", "é", "\u2581word", ""]
+    write_gguf(tmp_path / "m.gguf", small_llama(layers=1), tokens=tokens)
+    found = GgufFile(tmp_path / "m.gguf").metadata["tokenizer.ggml.tokens"]
+    assert list(found) == list(found) == tokens
+    assert (len(found), found[-2], found[1:3]) == (5, "\u2581word", ["a", "é"])
+    # The last string may not be longer than the file.
+    raw = (tmp_path / "m.gguf").read_bytes()
+    at = raw.index("\u2581word".encode()) + len("\u2581word".encode())
+    for length in (len(raw), 2**63, 2**64 - 1):
+        (tmp_path / "m.gguf").write_bytes(raw[:at] + struct.pack("<Q", length) + raw[at + 8 :])
+        with pytest.raises(ValueError, match=r"load_gguf: .* is cut short or damaged"):
+            fusewheel.load_gguf(tmp_path / "m.gguf")
+
+
+def test_what_is_copied_is_not_read_through_the_map(path, monkeypatch):
+    mapped, tensor = [], GgufFile.tensor
+    monkeypatch.setattr(
+        GgufFile, "tensor", lambda file, name: mapped.append(name) or tensor(file, name)
+    )
+    fusewheel.load_gguf(path)
+    assert any("attn_v" in name for name in mapped)
+    assert not any("attn_q" in name or "attn_k" in name for name in mapped)

@@ -10,6 +10,7 @@ import math
 import mmap
 import os
 import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ _NUMBERS = {
 _FLOATING = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
 _FORMATS = {format.number: format for format in FORMATS.values() if format.number < 1000}
 _MOST_DIMENSIONS = 4
+_LENGTH = struct.Struct("<Q").unpack_from
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,36 @@ class GgufTensor:
         return _FORMATS[self.type].name if self.type in _FORMATS else None
 
 
+class Texts(Sequence[str]):
+    """The strings of an array in the file, which are decoded when they are asked for.
+
+    A vocabulary has a hundred thousand of them, and the tokenizer reads it by itself.
+
+    Args:
+        data: the file.
+        start: the first byte of the array.
+        count: the strings in it.
+    """
+
+    def __init__(self, data: mmap.mmap, start: int, count: int) -> None:
+        self._data = data
+        self._start = start
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[str]:
+        at = self._start
+        for _ in range(self._count):
+            (length,) = _LENGTH(self._data, at)
+            yield _text(self._data[at + 8 : at + 8 + length])
+            at += 8 + length
+
+    def __getitem__(self, index: Any) -> Any:
+        return list(self)[index]
+
+
 class GgufFile:
     """A GGUF file: its metadata, and its tensors as views of a private memory map.
 
@@ -66,7 +98,7 @@ class GgufFile:
 
     Attributes:
         path: the file, as text.
-        metadata: the metadata; arrays are lists.
+        metadata: the metadata; arrays are lists, those of strings `Texts`.
         tensors: what the file holds, by name.
 
     Raises:
@@ -107,18 +139,19 @@ class GgufFile:
         raw = torch.frombuffer(self._map, dtype=torch.uint8, count=found.bytes, offset=found.offset)
         return _typed(raw, found.type, found.shape)
 
-    def read(self, name: str, index: int) -> Tensor:
-        """Entry `index` of a tensor's first dimension, read into memory of its own.
+    def read(self, name: str, index: int | None = None) -> Tensor:
+        """A tensor, or entry `index` of its first dimension, read into memory of its own.
 
         The pages of the map are not touched.
         """
         found = self.tensors[name]
-        raw = bytearray(found.bytes // found.shape[0])
+        parts, shape = (1, found.shape) if index is None else (found.shape[0], found.shape[1:])
+        raw = bytearray(found.bytes // parts)
         with open(self.path, "rb") as file:
-            file.seek(found.offset + index * len(raw))
+            file.seek(found.offset + (index or 0) * len(raw))
             if file.readinto(raw) != len(raw):
                 self._refuse(f"was cut short while {name!r} was read")
-        return _typed(torch.frombuffer(raw, dtype=torch.uint8), found.type, found.shape[1:])
+        return _typed(torch.frombuffer(raw, dtype=torch.uint8), found.type, shape)
 
     def _table(self, count: int) -> dict[str, GgufTensor]:
         entries = []
@@ -188,15 +221,23 @@ class GgufFile:
         if element != _STRING:
             self._refuse(f"has an array of type {element} before byte {self._at}")
         self._fits(8 * count, f"an array of {count} strings")
-        return [self._string() for _ in range(count)]
+        return self._texts(count)
+
+    def _texts(self, count: int) -> Texts:
+        start, end = self._at, len(self._map) - 8
+        for _ in range(count):
+            if self._at > end:
+                self._fits(8, "the length of a string")
+            self._at += 8 + _LENGTH(self._map, self._at)[0]
+        self._fits(0, "the strings of an array")
+        return Texts(self._map, start, count)
 
     def _string(self) -> str:
         (length,) = self._numbers("Q")
         self._fits(length, f"a string of {length} bytes")
         text = self._map[self._at : self._at + length]
         self._at += length
-        # Tokens may be parts of characters.
-        return text.decode("utf-8", "replace")
+        return _text(text)
 
     def _numbers(self, format: str) -> tuple[Any, ...]:
         size = struct.calcsize(f"<{format}")
@@ -211,6 +252,11 @@ class GgufFile:
 
     def _refuse(self, reason: str) -> None:
         raise ValueError(f"{self._what}: {self.path} {reason}")
+
+
+def _text(data: bytes) -> str:
+    # Tokens may be parts of characters.
+    return data.decode("utf-8", "replace")
 
 
 def _typed(raw: Tensor, type: int, shape: tuple[int, ...]) -> Tensor:

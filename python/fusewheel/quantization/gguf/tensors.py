@@ -71,11 +71,12 @@ class Tensors:
                 f"{list(shape)}"
             )
         self.unused.discard(key)
-        tensor = self.file.tensor(key)
-        if len(found.shape) < len(shape):
-            tensor = tensor.unsqueeze(0)
         order = self._row_order(key, shape[0])
-        return tensor if order is None else tensor[order]
+        if order is not None:
+            # What is copied is not read through the map, whose pages would stay in memory too.
+            return self.file.read(key)[order]
+        tensor = self.file.tensor(key)
+        return tensor.unsqueeze(0) if len(found.shape) < len(shape) else tensor
 
     def floating(self, key: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
         """A tensor of floating numbers, in a dtype.
