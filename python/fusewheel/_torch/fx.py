@@ -103,6 +103,13 @@ class Fakes:
         fake: torch.Tensor = self.mode.from_tensor(tensor, static_shapes=True)
         return fake
 
+    def keep_calls(self, keep: bool) -> None:
+        """Whether an operator that is called again copies the first result.
+
+        What is kept of a call for this takes as long as the call: it pays if many are equal.
+        """
+        self.mode.cache_enabled = keep
+
     def copying(self) -> contextlib.AbstractContextManager[None]:
         """A block in which `again` may be called, but no operators."""
         return _below(self.mode)

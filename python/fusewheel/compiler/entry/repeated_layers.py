@@ -58,6 +58,8 @@ class RepeatedLayers:
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
         self._runs: list[_Run] = []
+        self._has_run = False
+        capture.fakes.keep_calls(False)
 
     def __call__(self, layer: torch.nn.Module, *given: Any) -> tuple[Tensor, ...]:
         """What `computed` returns."""
@@ -67,6 +69,8 @@ class RepeatedLayers:
             for run in self._runs:
                 if _gets_alike(run.given, given) and _is_alike(run.layer, layer):
                     return self._again(run, layer, arguments)
+        capture.fakes.keep_calls(self._has_run)  # a second layer calls what the first one did
+        self._has_run = True
         start = len(capture.calls)
         results = computed(layer, *given)
         calls = capture.calls[start:]
