@@ -108,10 +108,14 @@ HEAP_MARKS = (
 )
 # Each with its library, which must be in a process before all others, and its settings.
 SANITIZERS = {
-    # Python frees nothing at its end, and hands its own small blocks out of large ones.
+    # Python frees nothing at its end, and hands its own small blocks out of large ones. A tensor
+    # that is too large is an error of PyTorch's, also where a damaged program asks for it.
     "address,undefined": (
         "libasan.so",
-        {"ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"},
+        {
+            "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
+            "PYTHONMALLOC": "malloc",
+        },
     ),
     # PyTorch's and Python's own threads wait for each other in ways that it does not see.
     "thread": ("libtsan.so", {"TSAN_OPTIONS": "halt_on_error=1 ignore_noninstrumented_modules=1"}),

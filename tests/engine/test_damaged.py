@@ -7,26 +7,30 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Iterable
 
 import pytest
 import torch
+from engine.every_step import every_step
 from engine.programs import gated, gated_inputs, grown, joined, layer, layer_inputs
 from fusewheel.engine import Program, ProgramWriter
 from fusewheel.engine.growing import append
 from fusewheel.engine.program import KINDS, sealed
 
 HEADER = 32
-INPUTS = {
-    gated: gated_inputs(),
-    joined: [torch.randn(1, 2, 3, 4), torch.randn(1, 1, 2, 4)],
-    grown: [append(torch.tensor([]), torch.randn(1, 2, 3, 4)), torch.randn(1, 2, 1, 4)],
-    layer: layer_inputs(),
-}
+PROGRAMS = (
+    (gated(), gated_inputs()),
+    (joined(), [torch.randn(1, 2, 3, 4), torch.randn(1, 1, 2, 4)]),
+    (grown(), [append(torch.tensor([]), torch.randn(1, 2, 3, 4)), torch.randn(1, 2, 1, 4)]),
+    (layer(), layer_inputs()),
+)
 
 
 def tried(code: bytes, program: Program, inputs: list[torch.Tensor]) -> str:
     """The error of a damaged program; empty if it runs."""
-    tensor = torch.tensor(list(code), dtype=torch.uint8)
+    tensor = torch.empty(0, dtype=torch.uint8)
+    if code:
+        tensor = torch.frombuffer(bytearray(code), dtype=torch.uint8)
     try:
         torch.ops.fusewheel.run(tensor, inputs, program.outputs)
     except RuntimeError as error:
@@ -67,10 +71,9 @@ def moved(code: bytes, draw: random.Random) -> bytes:
 DAMAGES = (flipped, replaced, cut, moved)
 
 
-def damage(cases: int) -> None:
+def damage(programs: Iterable[tuple[Program, list[torch.Tensor]]], cases: int) -> None:
     draw = random.Random(torch.initial_seed())
-    for make, inputs in INPUTS.items():
-        program = make()
+    for program, inputs in programs:
         whole = bytes(program.code.tolist())
         for _ in range(cases):
             change = draw.choice(DAMAGES)
@@ -84,20 +87,38 @@ def damage(cases: int) -> None:
 
 
 def test_damaged_programs():
-    damage(300)
+    damage(PROGRAMS, 300)
+
+
+def test_damaged_programs_of_every_step():
+    damage(every_step().values(), 10)
+
+
+def test_each_word_of_every_step():
+    """One after the other is another, behind the name of the operator that is called."""
+    for key, (program, inputs) in every_step().items():
+        name, _, overload = key.rpartition(".")
+        called = name.encode() + struct.pack("<I", len(overload)) + overload.encode()
+        body = bytes(program.code[HEADER:].tolist())
+        if name:
+            for at in range(body.index(called) + len(called), len(body), 4):
+                for value in (255, 2**32 - 1):
+                    broken = body[:at] + struct.pack("<I", value) + body[at + 4 :]
+                    tried(sealed(broken), program, inputs)
 
 
 @pytest.mark.nightly
 def test_many_damaged_programs():
-    damage(30_000)
+    damage(PROGRAMS, 30_000)
+    damage(every_step().values(), 3_000)
 
 
 def test_no_message_is_that_of_an_accident():
     """Each refusal says what is wrong; none comes from a container that is asked for too much."""
     draw = random.Random(0)
-    program = gated()
+    program, inputs = PROGRAMS[0]
     body = bytes(program.code[HEADER:].tolist())
-    found = {tried(sealed(replaced(body, draw)), program, INPUTS[gated]) for _ in range(300)}
+    found = {tried(sealed(replaced(body, draw)), program, inputs) for _ in range(300)}
     for message in found - {""}:
         assert message.startswith("run: ") or "in a compiled program" in message, message
 
