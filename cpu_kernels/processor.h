@@ -27,8 +27,8 @@ struct Choices {
   // fastest. Intel's are faster with several rows side by side. With 0, attention_decode also reads a
   // cache at several places.
   bool rows_in_turn;
-  // FUSEWHEEL_CPU_PREFETCH=0 or 1: whether one row of activations that meets several rows of a floating
-  // weight side by side asks for lines ahead. On AMD's processors the hardware does so better by itself.
+  // FUSEWHEEL_CPU_PREFETCH=0 or 1: whether one row of activations asks for lines of several rows of a floating
+  // weight ahead, and for more lines of stored blocks. AMD's hardware does so better by itself.
   bool prefetch;
   // FUSEWHEEL_CPU_SPREAD_ROWS=0 or 1: whether rows of activations that share a set of the first-level
   // cache, as those of 1024 floats do, are copied to lie apart before a product. It pays where a set

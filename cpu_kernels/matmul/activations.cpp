@@ -98,8 +98,23 @@ void round_codes(const float* a, int64_t blocks, int8_t* codes, float* steps, fl
   }
 }
 
+// 32 codes as words, of every four the second and the third exchanged.
+void store_words(int16_t* to, const Integers* numbers) {
+  alignas(kBytes) int8_t codes[kInt4Block];
+  store_bytes(codes, numbers);
+  for (int i = 0; i < kInt4Block; i += 16) {
+    constexpr int exchanged = 0xd8;
+    const __m256i words =
+        _mm256_cvtepi8_epi16(_mm_load_si128(reinterpret_cast<const __m128i*>(codes + i)));
+    const __m256i ordered =
+        _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, exchanged), exchanged);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), ordered);
+  }
+}
+
 // A group as codes, padded with zeros; returns their sum.
-int32_t round_group(const float* from, int64_t size, int64_t padded, int8_t* codes, float& step) {
+template <typename Code>
+int32_t round_group(const float* from, int64_t size, int64_t padded, Code* codes, float& step) {
   constexpr int lanes = kLanes<float>;
   constexpr int vectors = kInt4Block / lanes;
   Vec<float> largest = {};
@@ -122,7 +137,11 @@ int32_t round_group(const float* from, int64_t size, int64_t padded, int8_t* cod
       whole[v] = live == 0 ? Integers{} : nearest(load(from + i + v * lanes, live) * rounding.inverse);
       total += whole[v];
     }
-    store_bytes(codes + i, whole);
+    if constexpr (sizeof(Code) == 1) {
+      store_bytes(codes + i, whole);
+    } else {
+      store_words(codes + i, whole);
+    }
   }
   int32_t sum = 0;
   for (int lane = 0; lane < lanes; ++lane) {
@@ -133,11 +152,17 @@ int32_t round_group(const float* from, int64_t size, int64_t padded, int8_t* cod
 
 }  // namespace
 
-bool has_integer_products(const LinearWeight& weight) {
+bool has_integer_products(const LinearWeight& weight, int64_t rows) {
   // The sums of a larger group could leave 32 bits.
   constexpr int64_t largest = int64_t{1} << 16;
+  // Fewer rows do not pay for packing, and smaller groups not for their sums, unless there is VNNI.
+  constexpr int64_t kFewestWordRows = 4;
+  constexpr int64_t kSmallestWordGroup = 64;
+  const bool words_pay = kBytes == 32 && rows >= kFewestWordRows &&
+                         (weight.groups == 1 || weight.group_size >= kSmallestWordGroup);
   return weight.kind == WeightKind::kInt4 ||
-         (weight.kind == WeightKind::kInt8 && choices().vnni && weight.group_size <= largest);
+         (weight.kind == WeightKind::kInt8 && (choices().vnni || words_pay) &&
+          weight.group_size <= largest);
 }
 
 void code_blocks(const CodeArgs& args, int64_t begin, int64_t end) {
@@ -153,17 +178,20 @@ void code_groups(const CodeArgs& args, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     for (int64_t group = 0; group < rows.groups; ++group) {
       const int64_t place = row * rows.groups + group;
+      const int64_t first = row * rows.stride + group * rows.padded;
+      const auto round = [&](auto* codes) {
+        return round_group(args.from + row * args.stride + group * args.group_size, args.group_size,
+                           rows.padded, codes + first, args.steps[place]);
+      };
       args.offsets[place] =
-          128 * round_group(args.from + row * args.stride + group * args.group_size, args.group_size,
-                            rows.padded, args.codes + row * rows.stride + group * rows.padded,
-                            args.steps[place]);
+          128 * (rows.are_words ? round(reinterpret_cast<int16_t*>(args.codes)) : round(args.codes));
     }
   }
 }
 
 #else
 
-bool has_integer_products(const LinearWeight&) { return false; }
+bool has_integer_products(const LinearWeight&, int64_t) { return false; }
 
 void code_blocks(const CodeArgs&, int64_t, int64_t) {}
 

@@ -17,6 +17,9 @@ struct RoundedRows {
   int64_t stride;
   int64_t groups;
   int64_t padded;
+  // Codes, and the stride, are of 16 bits, and of every four codes the second and the third are exchanged:
+  // int8_words.h.
+  bool are_words;
 };
 
 // Rows of a matrix in any floating dtype, as those of the accumulation type.
@@ -57,8 +60,9 @@ struct CodeArgs {
 
 FUSEWHEEL_DECLARE(void widen_rows(const WidenArgs&, int64_t begin, int64_t end));
 FUSEWHEEL_DECLARE(void round_rows(const RoundRowsArgs&, int64_t begin, int64_t end));
-// Whether integers are multiplied for such a weight; where not, rounded activations stay floats.
-FUSEWHEEL_DECLARE(bool has_integer_products(const LinearWeight&));
+// Whether integers are multiplied for such a weight and so many rows; where not, rounded activations stay
+// floats.
+FUSEWHEEL_DECLARE(bool has_integer_products(const LinearWeight&, int64_t rows));
 // By blocks of kInt4Block, with their sums; by the groups of 8-bit codes, with their offsets.
 FUSEWHEEL_DECLARE(void code_blocks(const CodeArgs&, int64_t begin, int64_t end));
 FUSEWHEEL_DECLARE(void code_groups(const CodeArgs&, int64_t begin, int64_t end));

@@ -1,5 +1,5 @@
 // Activations rounded to int8 against 8-bit codes, in integers: by VNNI, 4 products a lane and
-// instruction, or by AMX.
+// instruction, by AMX, or as words.
 //
 // The sums of a group are exact; each costs one conversion and two multiplications afterwards.
 #pragma once
@@ -8,6 +8,7 @@
 #include "int8_groups.h"
 #include "int8_pack.h"
 #include "int8_rows.h"
+#include "int8_words.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
@@ -83,11 +84,52 @@ inline void add_group(const RoundedRows& a, int64_t row, int64_t rows, int64_t g
   }
 }
 
-// Columns [column, column + columns) of y for rows [row, row + rows) of a, into scratch.sums.
+// Those of a group for the columns of a unit.
+inline void widen_scales(const LinearWeight& weight, int64_t column, int64_t columns, int64_t group,
+                         float* to) {
+  for (int64_t j = 0; j < kUnit; ++j) {
+    const int64_t n = column + (j < columns ? j : columns - 1);
+    widen_all(weight.scale_dtype, weight.scales, n * weight.groups + group, 1, to + j);
+  }
+}
+
+// Columns [column, column + columns) of y for rows [row, row + rows) of a, into scratch.sums, by words.
+inline void word_unit(const MatmulArgs& args, int64_t row, int64_t rows, int64_t column,
+                      int64_t columns, const Int8Scratch& scratch) {
+  const RoundedRows& a = args.rounded;
+  const LinearWeight& weight = args.weight;
+  const int16_t* words = reinterpret_cast<const int16_t*>(a.codes) + row * a.stride;
+  Shorts* packed = reinterpret_cast<Shorts*>(scratch.codes);
+  for (int64_t group = 0; group < a.groups; ++group) {
+    for (int64_t k = 0; k < a.padded; k += kWordDepth) {
+      const int64_t padded = a.padded - k < kWordDepth ? a.padded - k : kWordDepth;
+      const int64_t live = weight.group_size - k < padded ? weight.group_size - k : padded;
+      const int64_t first = group * weight.group_size + k;
+      const bool last = first + live == weight.columns;
+      // What is packed next: of these rows, or of those of the next unit.
+      const int64_t ahead = last ? kUnit * weight.stride - first : live;
+      Shorts* to = packed;
+      pack_quads(weight, column, columns, first, live, padded, ahead,
+                 [&](Bytes codes) {
+                   widen_quad(codes, to);
+                   to += 2;
+                 });
+      word_product(words + group * a.padded + k, a.stride, rows, packed, padded, scratch.products,
+                   k > 0);
+    }
+    widen_scales(weight, column, columns, group, scratch.scales);
+    add_group(a, row, rows, group, false, scratch);
+  }
+}
+
+// The same by any instruction.
 inline void int8_unit(const MatmulArgs& args, int64_t row, int64_t rows, int64_t column,
                       int64_t columns, const Int8Scratch& scratch) {
   const RoundedRows& a = args.rounded;
   const LinearWeight& weight = args.weight;
+  if (a.are_words) {
+    return word_unit(args, row, rows, column, columns, scratch);
+  }
   if (has_small_groups(args)) {
     return small_groups_unit(args, row, rows, column, columns, scratch);
   }
@@ -106,10 +148,7 @@ inline void int8_unit(const MatmulArgs& args, int64_t row, int64_t rows, int64_t
       const auto multiply = amx ? int8_amx_product : int8_product;
       multiply(codes, a.stride, rows, scratch.codes, padded, scratch.products, k > 0);
     }
-    for (int64_t j = 0; j < kUnit; ++j) {
-      const int64_t n = column + (j < columns ? j : columns - 1);
-      widen_all(weight.scale_dtype, weight.scales, n * weight.groups + group, 1, scratch.scales + j);
-    }
+    widen_scales(weight, column, columns, group, scratch.scales);
     add_group(a, row, rows, group, !amx, scratch);
   }
 }

@@ -51,9 +51,12 @@ FUSEWHEEL_INLINE Bytes load_some(const int8_t* from, int64_t count) {
 }
 
 // Codes [k, k + depth) of rows of the weight from `column` on, with zeros up to `padded`: one row a
-// lane, four of its codes a vector. Rows past `columns` repeat the last one.
-inline void pack_int8(const LinearWeight& weight, int64_t column, int64_t columns, int64_t k,
-                      int64_t depth, int64_t padded, bool shift, Bytes* to) {
+// lane, four of its codes a vector, which put(vector) stores. Rows past `columns` repeat the last one.
+// Asks for what comes `ahead` bytes later in each row, unless that is 0.
+template <typename Put>
+FUSEWHEEL_INLINE void pack_quads(const LinearWeight& weight, int64_t column, int64_t columns,
+                                 int64_t k, int64_t depth, int64_t padded, int64_t ahead, Put put) {
+  constexpr int64_t line = 64;
   for (int64_t panel = 0; panel < kBytePanels; ++panel) {
     const int8_t* rows[kByteLanes];
     for (int lane = 0; lane < kByteLanes; ++lane) {
@@ -64,15 +67,23 @@ inline void pack_int8(const LinearWeight& weight, int64_t column, int64_t column
     for (int64_t i = 0; i < padded; i += kBytes) {
       Vec<float> square[kByteLanes];
       for (int lane = 0; lane < kByteLanes; ++lane) {
+        if (ahead != 0 && i % line == 0) {
+          __builtin_prefetch(rows[lane] + i + ahead);
+        }
         square[lane] = bit_cast<Vec<float>>(i < depth ? load_some(rows[lane] + i, depth - i) : Bytes{});
       }
       transpose<float>(square);
       for (int quad = 0; quad < kByteLanes && i + 4 * quad < padded; ++quad) {
-        const Bytes codes = bit_cast<Bytes>(square[quad]);
-        *to++ = shift ? shifted(codes) : codes;
+        put(bit_cast<Bytes>(square[quad]));
       }
     }
   }
+}
+
+inline void pack_int8(const LinearWeight& weight, int64_t column, int64_t columns, int64_t k,
+                      int64_t depth, int64_t padded, bool shift, Bytes* to) {
+  pack_quads(weight, column, columns, k, depth, padded, 0,
+             [&](Bytes codes) { *to++ = shift ? shifted(codes) : codes; });
 }
 
 #endif  // __AVX2__

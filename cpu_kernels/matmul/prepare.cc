@@ -121,10 +121,10 @@ int64_t padded_size(const LinearWeight& weight) {
              : round_up(weight.group_size, kCacheLine);
 }
 
-// Rows of a multiple of many cache lines would share few places of the first-level cache.
-int64_t row_stride(const LinearWeight& weight, int64_t size) {
-  return weight.kind == WeightKind::kInt4 ? size
-                                          : (round_up(size, kCacheLine) / kCacheLine | 1) * kCacheLine;
+// Rows of a multiple of many cache lines would share few places of the first-level cache. In codes, of
+// which a line holds `line`.
+int64_t row_stride(const LinearWeight& weight, int64_t size, int64_t line) {
+  return weight.kind == WeightKind::kInt4 ? size : (round_up(size, line) / line | 1) * line;
 }
 
 Tensor empty_rows(const RowMatrix& from, ScalarType type, int64_t size) {
@@ -138,8 +138,9 @@ RoundedMatrix::RoundedMatrix(const RowMatrix& from, const LinearWeight& weight) 
   const bool blocks = weight.kind == WeightKind::kInt4;
   const int64_t padded = padded_size(weight);
   const int64_t groups = blocks ? from.size / padded : weight.groups;
-  const int64_t stride = row_stride(weight, groups * padded);
-  codes_ = empty_rows(from, ScalarType::Char, stride);
+  const bool are_words = !blocks && !choices().vnni;
+  const int64_t stride = row_stride(weight, groups * padded, are_words ? kCacheLine / 2 : kCacheLine);
+  codes_ = empty_rows(from, are_words ? ScalarType::Short : ScalarType::Char, stride);
   steps_ = empty_rows(from, ScalarType::Float, groups);
   sums_ = empty_rows(from, blocks ? ScalarType::Float : ScalarType::Int, groups);
   CodeArgs args{static_cast<const float*>(from.tensor.const_data_ptr()), from.stride,
@@ -150,7 +151,7 @@ RoundedMatrix::RoundedMatrix(const RowMatrix& from, const LinearWeight& weight) 
   } else {
     args.offsets = static_cast<int32_t*>(sums_.mutable_data_ptr());
   }
-  rows_ = {args.codes, args.steps, args.sums, args.offsets, stride, groups, padded};
+  rows_ = {args.codes, args.steps, args.sums, args.offsets, stride, groups, padded, are_words};
   args.rows = rows_;
   const auto all = blocks ? FUSEWHEEL_SELECT(code_blocks) : FUSEWHEEL_SELECT(code_groups);
   parallel_for(from.count, kGrain / std::max<int64_t>(from.size, 1) + 1,

@@ -71,7 +71,7 @@ PreparedProduct::PreparedProduct(const RowMatrix& x, const LinearWeight& weight,
   a_ = bfloat16 ? whole_rows(x, x.count) : widen(x, is_wide(y));
   const bool rounds = group_size > 0 && !is_wide(y);
   const bool integers = rounds && weight.columns > 0 &&
-                        FUSEWHEEL_SELECT(has_integer_products)(weight);
+                        FUSEWHEEL_SELECT(has_integer_products)(weight, x.count);
   if (rounds && !integers) {
     a_ = round_to_int8(a_, group_size);
   }
@@ -120,7 +120,7 @@ bool WaitingProducts::take(const Linear& call, int64_t group_size) {
 
 bool WaitingProducts::can_add(const LinearWeight& weight, bool dynamic) {
   return !dynamic || (weight.kind == WeightKind::kInt4 &&
-                      FUSEWHEEL_SELECT(has_integer_products)(weight));
+                      FUSEWHEEL_SELECT(has_integer_products)(weight, 1));
 }
 
 void WaitingProducts::add(const float* x, const LinearWeight& weight, const float* bias, float* y,

@@ -11,6 +11,8 @@ from mutants import cpp_source, harmless, python_source
 from mutants.mutant import Mutant
 
 EMULATOR = Path("cuda_kernels/emulation")
+# What rounded activations and 8-bit codes are multiplied by with VNNI alone: few rows, small groups.
+VNNI_ALONE = {"int8_groups", "int8_rows"}
 # By kind; patterns bring along what they read graphs with. The emulator is no kernel.
 FILES = {
     "cpu": (
@@ -36,8 +38,7 @@ def _can_run(path: Path) -> bool:
     """Whether this processor has the instructions that a whole file is about."""
     if "amx" in path.stem:
         return "amx_tile" in _processor()
-    # Products of 8-bit codes and rounded activations are integers with VNNI alone.
-    integers = path.parent == Path("cpu_kernels/matmul") and path.stem.startswith("int8")
+    integers = path.parent == Path("cpu_kernels/matmul") and path.stem in VNNI_ALONE
     return not integers or "vnni" in _processor()
 
 
