@@ -11,7 +11,7 @@ from mutants import cpp_source, harmless, python_source
 from mutants.mutant import Mutant
 
 EMULATOR = Path("cuda_kernels/emulation")
-# What rounded activations and 8-bit codes are multiplied by with VNNI alone: few rows, small groups.
+# Products of rounded activations and 8-bit codes by VNNI alone: few rows, and small groups.
 VNNI_ALONE = {"int8_groups", "int8_rows"}
 # By kind; patterns bring along what they read graphs with. The emulator is no kernel.
 FILES = {

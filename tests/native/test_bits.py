@@ -1,6 +1,7 @@
 """A choice reaches the kernels: another way has other bits, because it sums in another order.
 
-Products of integers have the same bits by AMX, by VNNI and by words, and others than products of floats.
+Products of integers have the same bits by AMX, by VNNI and by words, and others than products of
+floats.
 """
 
 from __future__ import annotations
