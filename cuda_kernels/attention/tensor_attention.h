@@ -52,12 +52,7 @@ __device__ void attend_tiles(const Operands<T>& given, const Task& task, const B
     HalfScores tile = {};
 #pragma unroll
     for (int step = 0; step < D / kMmaInner; ++step) {
-#pragma unroll
-      for (int n = 0; n < kScoreTiles; n += 2) {
-        uint32_t right[4];
-        load_rows<D>(keys, n * kMmaColumns, step, right);
-        multiply_pair(q[step], right, tile[n], tile[n + 1], T{});
-      }
+      multiply_step<D>(q[step], keys, step, tile);
     }
     wait_for_copies<0>();
     __syncthreads();  // values have come, keys have been read
@@ -86,17 +81,7 @@ __device__ void attend_tiles(const Operands<T>& given, const Task& task, const B
         result[n][i] *= shrink[i / 2];
       }
     }
-#pragma unroll
-    for (int step = 0; step < kTile / kMmaInner; ++step) {
-      uint32_t left[4];
-      as_left<T>(tile, step, left);
-#pragma unroll
-      for (int n = 0; n < D / 8; n += 2) {
-        uint32_t right[4];
-        load_columns<D>(values, step * kMmaInner, n * kMmaColumns, right);
-        multiply_pair(left, right, result[n], result[n + 1], T{});
-      }
-    }
+    add_columns<D>(tile, values, result);
   }
 }
 

@@ -185,14 +185,14 @@ class TensorGradient {
       weigh<false>(scores, at, stage, own, shares, slopes);
     }
     if constexpr (!kByQuery) {
-      add_strip<D>(shares, strip + kStripElements<D>, second_);
+      add_columns<D>(shares, strip + kStripElements<D>, second_);
     }
     if (kByQuery && careful) {
       __syncthreads();  // the keys have been read
       clean_tile<D, kStrip>(strip);
       __syncthreads();
     }
-    add_strip<D>(slopes, strip, first_);
+    add_columns<D>(slopes, strip, first_);
   }
 
   // Products become shares, and the gradients of shares those of products.

@@ -61,28 +61,7 @@ __device__ void multiply_strip(const T* own, const T* strip, StripScores& produc
   for (int step = 0; step < D / kMmaInner; ++step) {
     uint32_t left[4];
     load_left<D>(own, threadIdx.x / kWarp * kWarpRows, step, left);
-#pragma unroll
-    for (int n = 0; n < kStripTiles; n += 2) {
-      uint32_t right[4];
-      load_rows<D>(strip, n * kMmaColumns, step, right);
-      multiply_pair(left, right, products[n], products[n + 1], T{});
-    }
-  }
-}
-
-// Adds the products of weights, rounded to the half type, and the columns of a strip.
-template <int D, typename T>
-__device__ void add_strip(const StripScores& weights, const T* strip, float (&result)[D / 8][4]) {
-#pragma unroll
-  for (int step = 0; step < kStrip / kMmaInner; ++step) {
-    uint32_t left[4];
-    as_left<T>(weights, step, left);
-#pragma unroll
-    for (int n = 0; n < D / 8; n += 2) {
-      uint32_t right[4];
-      load_columns<D>(strip, step * kMmaInner, n * kMmaColumns, right);
-      multiply_pair(left, right, result[n], result[n + 1], T{});
-    }
+    multiply_step<D>(left, strip, step, products);
   }
 }
 

@@ -39,28 +39,32 @@ __device__ void begin_tile(const Head<T>& head, int64_t first, T* tile) {
   }
 }
 
-// Zeros instead of what is not finite in a tile that is there. Returns whether this thread's row had such
+// Zeros instead of what is not finite in a row of a tile that is there. Returns whether it had such
 // elements.
+template <int D, typename T>
+__device__ bool clean_row(T* tile, int row) {
+  bool odd = false;
+#pragma unroll 1  // rare, and between others that need the registers
+  for (int piece = 0; piece < kPieces<D>; ++piece) {
+    T* own = piece_of<D>(tile, row, piece);
+    float values[kPiece];
+    load(own, values);
+#pragma unroll
+    for (int i = 0; i < kPiece; ++i) {
+      const bool is_odd = values[i] * 0 != 0;
+      odd |= is_odd;
+      values[i] = is_odd ? 0 : values[i];
+    }
+    store(own, values);
+  }
+  return odd;
+}
+
+// Likewise of this thread's row of a tile.
 template <int D, int rows = kTile, typename T>
 __device__ bool clean_tile(T* tile) {
   const int row = static_cast<int>(threadIdx.x);
-  bool odd = false;
-  if (row < rows) {
-#pragma unroll 1  // rare, and between others that need the registers
-    for (int piece = 0; piece < kPieces<D>; ++piece) {
-      T* own = piece_of<D>(tile, row, piece);
-      float values[kPiece];
-      load(own, values);
-#pragma unroll
-      for (int i = 0; i < kPiece; ++i) {
-        const bool is_odd = values[i] * 0 != 0;
-        odd |= is_odd;
-        values[i] = is_odd ? 0 : values[i];
-      }
-      store(own, values);
-    }
-  }
-  return odd;
+  return row < rows && clean_row<D>(tile, row);
 }
 
 // The left factors of 16 rows, 16 elements of each from element 16 * step on.
@@ -125,6 +129,35 @@ __device__ void as_left(const float (&tile)[tiles][4], int step, uint32_t (&to)[
   for (int i = 0; i < 4; ++i) {
     const auto& from = tile[2 * step + i / 2];
     to[i] = pair_of(from[i % 2 * 2], from[i % 2 * 2 + 1], T{});
+  }
+}
+
+// Adds the products of 16 elements of a warp's rows, those of this step, and of the rows of a tile.
+template <int D, int tiles, typename T>
+__device__ void multiply_step(const uint32_t (&left)[4], const T* rows, int step,
+                              float (&products)[tiles][4]) {
+#pragma unroll
+  for (int n = 0; n < tiles; n += 2) {
+    uint32_t right[4];
+    load_rows<D>(rows, n * kMmaColumns, step, right);
+    multiply_pair(left, right, products[n], products[n + 1], T{});
+  }
+}
+
+// Adds the products of weights, rounded to the half type, and the columns of a tile.
+template <int D, int tiles, typename T>
+__device__ void add_columns(const float (&weights)[tiles][4], const T* rows,
+                            float (&result)[D / 8][4]) {
+#pragma unroll
+  for (int step = 0; step < tiles * kMmaColumns / kMmaInner; ++step) {
+    uint32_t left[4];
+    as_left<T>(weights, step, left);
+#pragma unroll
+    for (int n = 0; n < D / 8; n += 2) {
+      uint32_t right[4];
+      load_columns<D>(rows, step * kMmaInner, n * kMmaColumns, right);
+      multiply_pair(left, right, result[n], result[n + 1], T{});
+    }
   }
 }
 

@@ -1,52 +1,20 @@
 // Products of rows that are sorted by group, each with its group's weight.
-//
-// A warp has one number of the result. Its lanes add up what they read, and then each other's sums, in an
-// order that depends on sizes and dtypes alone.
 
 #include "grouped_linear.h"
 
-#include "common/divide.h"
-#include "row_groups.h"
-#include "weight_rows.h"
+#include "grouped_products.h"
 
 namespace fusewheel {
 namespace {
-
-template <typename T, typename Weight>
-__global__ void __launch_bounds__(kWarp* kProductWarps)
-    grouped_products(const __grid_constant__ GroupedProductArgs args, const Weight weight,
-                     const InputRows<T> x, Divisor columns, int64_t items) {
-  const int64_t warps = static_cast<int64_t>(gridDim.x) * blockDim.y;
-  for (int64_t item = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; item < items;
-       item += warps) {
-    const int64_t row = columns.divide(item);
-    const int64_t column = item - row * columns.divisor;
-    const int64_t group = group_of(args.ends, row);
-    Accumulate<T> sum = 0;
-    if (group < args.ends.count) {
-      sum = warp_dot(weight, group, column, x, row);
-    }
-    if (threadIdx.x == 0) {
-      if (args.bias != nullptr && group < args.ends.count) {
-        sum += load_one<Accumulate<T>>(args.bias, args.bias_dtype, group * columns.divisor + column);
-      }
-      store_one(sum, args.y, args.dtype, item);
-    }
-  }
-}
 
 template <typename T>
 __global__ void __launch_bounds__(kWarp* kProductWarps)
     grouped_gradients(const __grid_constant__ GroupedGradientArgs args, Divisor columns, Divisor rows,
               int64_t items) {
   using A = Accumulate<T>;
-  const int64_t warps = static_cast<int64_t>(gridDim.x) * blockDim.y;
-  for (int64_t item = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; item < items;
-       item += warps) {
-    const int64_t weight_row = columns.divide(item);
-    const int64_t column = item - weight_row * columns.divisor;
-    const int64_t group = rows.divide(weight_row);
-    const int64_t output = weight_row - group * rows.divisor;
+  for_items(items, columns, [&](int64_t item, int64_t weight_row, int64_t column) {
+    const auto group = static_cast<int64_t>(rows.divide(weight_row));
+    const int64_t output = weight_row - group * static_cast<int64_t>(rows.divisor);
     const int64_t begin = group == 0 ? 0 : end_of(args.ends, group - 1);
     const int64_t end = end_of(args.ends, group);
     const auto* grad = static_cast<const T*>(args.grad) + output;
@@ -63,7 +31,7 @@ __global__ void __launch_bounds__(kWarp* kProductWarps)
         store_one(static_cast<float>(sum), args.to, args.to_dtype, item);
       }
     }
-  }
+  });
 }
 
 }  // namespace

@@ -1,41 +1,16 @@
 // Products of rows that are sorted by group, each with its group's weight in stored blocks.
 //
-// A warp has one number of a product, or of the gradient of x as many neighbours as it has lanes. A lane
-// decodes a part of a row of the weight at a time. The order of the sums depends on the sizes alone.
+// A lane decodes a part of a row of the weight at a time. Of the gradient of x a warp has as many
+// neighbours as it has lanes.
 
 #include "grouped_linear.h"
 
-#include "common/divide.h"
-#include "row_groups.h"
-#include "weight_rows.h"
+#include "grouped_products.h"
 
 namespace fusewheel {
 namespace {
 
 static_assert(kBlockPart == kWarp, "a lane for each weight of a part");
-
-template <typename A, typename Decoder>
-__global__ void __launch_bounds__(kWarp* kProductWarps, 1)  // the 1: rather fewer blocks than spills
-    grouped_blocks(const __grid_constant__ GroupedProductArgs args, const BlockRows<Decoder> weight,
-                   const InputRows<A> x, Divisor across, int64_t items) {
-  const int64_t warps = static_cast<int64_t>(gridDim.x) * blockDim.y;
-  for (int64_t item = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; item < items;
-       item += warps) {
-    const int64_t row = across.divide(item);
-    const int64_t own = item - row * across.divisor;
-    const int64_t group = group_of(args.ends, row);
-    A sum = 0;
-    if (group < args.ends.count) {
-      sum = warp_dot(weight, group, own, x, row);
-    }
-    if (threadIdx.x == 0) {
-      if (args.bias != nullptr && group < args.ends.count) {
-        sum += load_one<A>(args.bias, args.bias_dtype, group * across.divisor + own);
-      }
-      store_one(sum, args.y, args.dtype, item);
-    }
-  }
-}
 
 // Backward: part `own` of all rows of the weight.
 template <typename A, typename Decoder>
@@ -44,11 +19,7 @@ __global__ void __launch_bounds__(kWarp* kProductWarps, 1)
                             const BlockRows<Decoder> weight, const InputRows<A> x, Divisor across,
                             int64_t items) {
   const int lane = threadIdx.x;
-  const int64_t warps = static_cast<int64_t>(gridDim.x) * blockDim.y;
-  for (int64_t item = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; item < items;
-       item += warps) {
-    const int64_t row = across.divide(item);
-    const int64_t own = item - row * across.divisor;
+  for_items(items, across, [&](int64_t item, int64_t row, int64_t own) {
     const int64_t group = group_of(args.ends, row);
     A sums[kBlockPart] = {};
     if (group < args.ends.count) {
@@ -69,7 +40,7 @@ __global__ void __launch_bounds__(kWarp* kProductWarps, 1)
       found = lane == j ? sum : found;
     }
     store_one(found, args.y, args.dtype, item * kBlockPart + lane);
-  }
+  });
 }
 
 }  // namespace
@@ -83,7 +54,8 @@ void grouped_linear_blocks_launch(const GroupedProductArgs& args, Stream stream)
     const auto run = [&](auto zero) {
       using A = decltype(zero);
       launch("grouped_linear_blocks",
-             args.backward ? grouped_blocks_backward<A, Decoder> : grouped_blocks<A, Decoder>,
+             args.backward ? grouped_blocks_backward<A, Decoder>
+                           : grouped_products<A, BlockRows<Decoder>>,
              blocks_for(items, kProductWarps), product_block(), 0, stream, args,
              BlockRows<Decoder>(args.weights), InputRows<A>(args.x, args.x_stride), Divisor(across),
              items);

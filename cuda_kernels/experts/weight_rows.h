@@ -35,23 +35,30 @@ struct InputRows {
   }
 };
 
-// A weight in the dtype of x, whose rows lie dense: 128 bits at a time.
-template <typename T>
-struct DenseRows {
-  using Number = Accumulate<T>;
-  static constexpr int kPart = kLanes<T>;
-  static constexpr int kAtOnce = 2;  // parts of a lane, whose loads are under way together
+// Where the rows of each group's weight lie, as they are stored.
+struct StoredRows {
   const char* data;
   int64_t step;
   int64_t stride;
   int64_t columns;
-  bool aligned;
 
-  explicit DenseRows(const GroupWeights& weights)
+  explicit StoredRows(const GroupWeights& weights)
       : data(static_cast<const char*>(weights.first.data)),
         step(weights.step),
         stride(weights.first.stride),
-        columns(weights.first.columns),
+        columns(weights.first.columns) {}
+};
+
+// A weight in the dtype of x, whose rows lie dense: 128 bits at a time.
+template <typename T>
+struct DenseRows : StoredRows {
+  using Number = Accumulate<T>;
+  static constexpr int kPart = kLanes<T>;
+  static constexpr int kAtOnce = 2;  // parts of a lane, whose loads are under way together
+  bool aligned;
+
+  explicit DenseRows(const GroupWeights& weights)
+      : StoredRows(weights),
         aligned(is_aligned(data) && step % kVectorBytes == 0 && stride % kLanes<T> == 0) {}
 
   __device__ void read(int64_t group, int64_t row, int64_t part, Number (&to)[kPart]) const {
@@ -95,24 +102,15 @@ struct AnyRows {
 
 // A weight in stored blocks: a part of a block at a time.
 template <typename Decoder>
-struct BlockRows {
+struct BlockRows : StoredRows {
   using Number = float;
   static constexpr int kPart = kBlockPart;
   static constexpr int kAtOnce = 1;
-  const uint8_t* data;
-  int64_t step;
-  int64_t stride;
-  int64_t columns;
-
-  explicit BlockRows(const GroupWeights& weights)
-      : data(static_cast<const uint8_t*>(weights.first.data)),
-        step(weights.step),
-        stride(weights.first.stride),
-        columns(weights.first.columns) {}
+  using StoredRows::StoredRows;
 
   __device__ void read(int64_t group, int64_t row, int64_t part, Number (&to)[kPart]) const {
     constexpr int kParts = Decoder::kWeights / kPart;  // of a block
-    const uint8_t* blocks = data + group * step + row * stride;
+    const auto* blocks = reinterpret_cast<const uint8_t*>(data + group * step + row * stride);
     Decoder::decode(blocks + part / kParts * Decoder::kBytes, static_cast<int>(part % kParts), to);
   }
 };
