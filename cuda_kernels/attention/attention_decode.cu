@@ -4,7 +4,7 @@
 // Dao et al., "Flash-Decoding for long-context inference" (2023). A part has a fixed number of keys,
 // and parts are merged in their order, so that the bits do not depend on the GPU.
 
-#include "decode_part.h"
+#include "tensor_decode.h"
 
 namespace fusewheel {
 namespace {
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocks<C, A, kRows>)
       continue;
     }
     // What the task before has left there has been read: its `row_reduce` is a barrier.
-    if (find_places(call, page_size, task, *shared)) {
+    if (find_places(call, page_size, task, shared->places)) {
       for (int r = threadIdx.x; r < task.rows; r += kDecodeThreads) {
         task.template found<A>(call, r)[kPartPeak] = static_cast<A>(NAN);
       }
@@ -115,9 +115,8 @@ void launch_parts(const DecodeCall& call, Stream stream) {
   constexpr auto kElement = static_cast<int64_t>(sizeof(C));
   const int64_t rows = shape.heads / shape.kv_heads * shape.queries;
   const int64_t tasks = shape.batch * call.parts * shape.kv_heads * ((rows + kRows - 1) / kRows);
-  const Divisor page_size(call.args.page_size > 0 ? call.args.page_size : 1);
   launch("attention_decode", attend_part<C, A, kRows>, blocks_for(tasks, 1), kDecodeThreads,
-         sizeof(PartMemory<A, kRows>), stream, call, page_size,
+         sizeof(PartMemory<A, kRows>), stream, call, page_size_of(call),
          has_vectors(call.args.k, kElement, kElement * kKeyLanes<C>),
          has_vectors(call.args.v, kElement, kElement * kValueLanes<C>), tasks);
 }
@@ -127,6 +126,11 @@ template <typename C, typename A>
 void launch_for_rows(const DecodeCall& call, Stream stream) {
   const auto& shape = call.args.shape;
   const int64_t rows = shape.heads / shape.kv_heads * shape.queries;
+  if constexpr (sizeof(C) == 2) {
+    if (rows > 4 && shape.dtype == shape.cache_dtype && launch_tensor_parts<C>(call, stream)) {
+      return;
+    }
+  }
   if (rows == 1) {
     launch_parts<C, A, 1>(call, stream);
   } else if (rows <= 4 || sizeof(A) == 8) {

@@ -18,10 +18,14 @@ __device__ A across_key(A value) {
   return value;
 }
 
+inline Divisor page_size_of(const DecodeCall& call) {
+  return Divisor(call.args.page_size > 0 ? call.args.page_size : 1);
+}
+
 // Whether a page that does not exist should hold a key that is seen.
-template <int kRows, typename A>
+template <int kRows>
 __device__ bool find_places(const DecodeCall& call, const Divisor& page_size,
-                            const PartTask<kRows>& task, PartMemory<A, kRows>& shared) {
+                            const PartTask<kRows>& task, Place (&places)[kDecodePart]) {
   int missing = 0;
   for (int i = task.from + static_cast<int>(threadIdx.x); i < task.to; i += kDecodeThreads) {
     const int64_t key = task.begin + i;
@@ -36,7 +40,7 @@ __device__ bool find_places(const DecodeCall& call, const Divisor& page_size,
     const Place place{slot, static_cast<int32_t>(page), 0};
     uint4 bits;
     memcpy(&bits, &place, sizeof(bits));
-    reinterpret_cast<uint4&>(shared.places[i]) = bits;
+    reinterpret_cast<uint4&>(places[i]) = bits;
   }
   return row_sum(missing) > 0;
 }

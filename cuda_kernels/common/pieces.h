@@ -9,12 +9,12 @@ namespace fusewheel {
 // them is kept in pieces of 128 bits, the first pieces of all vectors before their second ones. So
 // lanes side by side meet memory side by side.
 template <int V, typename A>
-constexpr int kPiece = V == 1 ? 1 : kLanes<A>;
+constexpr int kVectorPiece = V == 1 ? 1 : kLanes<A>;
 
 // The V elements from `i` on; a row has `size`.
 template <int V, typename A>
 __device__ inline void load_pieces(const A* row, int64_t i, int64_t size, A (&to)[V]) {
-  constexpr int P = kPiece<V, A>;
+  constexpr int P = kVectorPiece<V, A>;
 #pragma unroll
   for (int k = 0; k < V; k += P) {
     A piece[P];
@@ -28,7 +28,7 @@ __device__ inline void load_pieces(const A* row, int64_t i, int64_t size, A (&to
 
 template <int V, typename A>
 __device__ inline void store_pieces(A* row, int64_t i, int64_t size, const A (&from)[V]) {
-  constexpr int P = kPiece<V, A>;
+  constexpr int P = kVectorPiece<V, A>;
 #pragma unroll
   for (int k = 0; k < V; k += P) {
     A piece[P];
@@ -43,7 +43,7 @@ __device__ inline void store_pieces(A* row, int64_t i, int64_t size, const A (&f
 // Which element stands at a place.
 template <int V, typename A>
 __device__ inline int64_t element_at(int64_t place, int64_t size) {
-  constexpr int P = kPiece<V, A>;
+  constexpr int P = kVectorPiece<V, A>;
   if constexpr (V == P) {
     return place;
   }

@@ -191,11 +191,11 @@ def attention_products(length: int) -> int:
     return 2 * 4 * queries + 2 * queries * HEAD
 
 
-def decoding(keys: int) -> Arguments:
+def decoding(heads: int, keys: int) -> Arguments:
     """One query of each head against a cache."""
     k, v = (new(1, KEY_HEADS, keys, HEAD) for _ in range(2))
     length = torch.full((1,), keys)
-    return new(1, HEADS, 1, HEAD), k, v, length, None, None, None, None, -1, HEAD**-0.5, 0.0
+    return new(1, heads, 1, HEAD), k, v, length, None, None, None, None, -1, HEAD**-0.5, 0.0
 
 
 def floats(rows: int, features: int) -> Arguments:
@@ -295,7 +295,9 @@ def _cases() -> Iterator[Case]:
         attention_products,
         products=True,
     )
-    yield Case("attention_decode", "32 + 8 heads, 8192 keys of 128", decoding, 1024, 8192)
+    for heads in (HEADS, 2 * HEADS):
+        what = f"{heads} + {KEY_HEADS} heads, 8192 keys of {HEAD}"
+        yield Case("attention_decode", what, partial(decoding, heads), 1024, 8192, products=True)
     for rows in (1, 16, 64):
         for operator, make in (("linear", floats), ("linear_int8", int8), ("linear_int4", int4)):
             if rows > FEW_ROWS and operator == "linear":

@@ -28,7 +28,10 @@ OF_ATEN = {
 }
 OF_ATTENTION = {"attention_varlen", "attention_varlen_backward"}
 # In half types.
-ON_TENSOR_CORES = ("attention", "attention_varlen", "linear_int8", "linear_int4")
+ON_TENSOR_CORES = (
+    *("attention", "attention_varlen", "attention_decode"),
+    *("linear_int8", "linear_int4"),
+)
 GRADIENTS_ON_TENSOR_CORES = ("attention_backward", "attention_varlen_backward")
 
 

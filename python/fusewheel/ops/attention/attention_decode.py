@@ -48,13 +48,14 @@ def attention_decode(
     infinite gets NaN.
 
     A CPU kernel reads each key and value once for all queries of its heads, a GPU kernel once for
-    up to 8 of these queries (4 in float64). Scores, shares and sums are float32 (float64 for
-    float64), with the cache converted in registers. The result is rounded once. It has the same
-    bits for any number of threads, on any GPU, and for pages as for a cache of sequences; a CPU and
-    a GPU round differently. Memory is needed for one result in 512 keys; on a GPU, which reads no
-    length before it starts, for one in 512 keys of the capacity. Gradients are computed by PyTorch
-    operators, with all scores in memory; so is everything under `torch.func`. TorchScript compiles
-    no function with keyword-only arguments; there call `torch.ops.fusewheel.attention_decode`.
+    up to 8 of these queries (4 in float64, 16 by tensor cores in half types). Scores, shares and
+    sums are float32 (float64 for float64), with the cache converted in registers. The result is
+    rounded once. It has the same bits for any number of threads, on any GPU (by tensor cores on any
+    of a generation), and for pages as for a cache of sequences; a CPU and a GPU round differently.
+    Memory is needed for one result in 512 keys; on a GPU, which reads no length before it starts,
+    for one in 512 keys of the capacity. Gradients are computed by PyTorch operators, with all
+    scores in memory; so is everything under `torch.func`. TorchScript compiles no function with
+    keyword-only arguments; there call `torch.ops.fusewheel.attention_decode`.
 
     Source: `flash_attn_with_kvcache` of FlashAttention (Dao et al.), whose `cache_seqlens` are the
     `lengths`; Kwon et al., "PagedAttention" (2023) for pages; sinks and soft cap as in
