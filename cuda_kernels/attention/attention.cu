@@ -29,8 +29,9 @@ __global__ void mark_values(const __grid_constant__ AttentionArgs args, int64_t 
   }
 }
 
+// Two blocks a multiprocessor: compilers may count on more, for which there are no registers.
 template <typename T, int groups>
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kTileThreads, 2)
     attend(const __grid_constant__ AttentionArgs args, const __grid_constant__ Division division) {
   using A = Accumulate<T>;
   FUSEWHEEL_DYNAMIC_SHARED(A, shared);

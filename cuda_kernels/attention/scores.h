@@ -131,14 +131,16 @@ struct Scores {
   }
 };
 
-// Calls body(groups) with as many groups of columns as `size` needs; at most two.
+// Calls body(groups) with as many groups of columns as `size` needs; at most two, in float64 one: a
+// thread has no registers for more.
 template <typename A, typename Body>
 void for_groups(int64_t size, const Body& body) {
-  if (size <= kResultColumns<A, 1>) {
-    body(std::integral_constant<int, 1>());
-  } else {
-    body(std::integral_constant<int, 2>());
+  if constexpr (sizeof(A) < sizeof(double)) {
+    if (size > kResultColumns<A, 1>) {
+      return body(std::integral_constant<int, 2>());
+    }
   }
+  body(std::integral_constant<int, 1>());
 }
 
 }  // namespace

@@ -8,12 +8,11 @@ from pathlib import Path
 from cuda_emulated.counts.cases import CASES
 from cuda_emulated.counts.counted import Counted, counted
 from cuda_emulated.counts.figures import LEAST, MOST, Figures, missed
+from cuda_emulated.counts.floors import FLOORS, HALF
 from cuda_emulated.counts.predicted import COPY, GPUS, LAUNCH, PRODUCTS, seconds, share, write
 from cuda_emulated.counts.resources import PROCESSORS, launched, occupancy, stored
 
 PAGE = Path(__file__).parents[3] / "docs" / "cuda-counts.md"
-ENOUGH = 0.5
-"""The occupancy that kernels bound by memory should have."""
 EXAMPLES = {
     "75": "T4, RTX 2080",
     "80": "A100",
@@ -87,8 +86,8 @@ PREDICTION = f"""
 **A prediction that nobody has measured.** It takes the bandwidth and the rates of products that are
 published for each GPU, and three assumptions: a copy reaches {COPY:.0%} of the bandwidth,
 products reach {PRODUCTS:.0%} of the rate, and a launch costs {LAUNCH * 1e6:.0f} microseconds beside
-its work. `attention` and its backward, and `linear_int4` and `linear_int8` of 16 and 64 rows, use
-tensor cores, the others float32.
+its work. `attention` and its backward, `attention_decode` with 8 heads to a cache, and
+`linear_int4` and `linear_int8` of 16 and 64 rows, use tensor cores, the others float32.
 A case takes the time of its bytes or of its products, whichever is longer. Left out: too few
 threads to hide the latency of memory, the speed of caches, pauses between launches, and the scores
 that the backward of attention computes twice (7 products for 5). So a GPU may be slower than this.
@@ -110,11 +109,16 @@ RESOURCES = f"""
 
 Registers of a thread on each architecture that has machine code in the wheel, as `ptxas` of CUDA
 13.0 gives them out, and the share of a multiprocessor's warps that run at a time with as many.
-Under {ENOUGH:.0%} it is **bold**: there may be too few to hide the latency of memory. `spilled` are
-the bytes of registers that had to go to memory, on the architecture where it is most.
+Under {HALF:.0%} it is **bold**: there may be too few to hide the latency of memory. A test fails if
+a kernel has less than that and is not in the second table, or less than its floor there. `spilled`
+are the bytes of registers that had to go to memory, on the architecture where it is most.
 
 The kernels for tensor cores are empty on `{of("75")}`, where others serve.
 {"; ".join(f"`{of(capability)}`: {name}" for capability, name in EXAMPLES.items())}.
+"""
+
+FEWER = f"""
+These kernels have less than {HALF:.0%}, but at least their floor on every GPU that uses them:
 """
 
 
@@ -152,15 +156,20 @@ def prediction_of(found: Counted) -> list[str]:
     return cells
 
 
+def code(name: str) -> str:
+    """A kernel's name on the page."""
+    return f"`{name.replace('> >', '>>')}`"
+
+
 def resources() -> Iterator[list[str]]:
     """The rows of the table of registers."""
     compiled = stored()
     for found, launch, name in launched():
-        cells = [f"`{name.replace('> >', '>>')}` ({found.case.operator})", str(launch.threads)]
+        cells = [f"{code(name)} ({found.case.operator})", str(launch.threads)]
         for capability, processor in PROCESSORS.items():
             registers, _ = compiled[name][capability]
             part = occupancy(launch, registers, processor)
-            text = f"**{part:.0%}**" if part < ENOUGH else f"{part:.0%}"
+            text = f"**{part:.0%}**" if part < HALF else f"{part:.0%}"
             cells.append(f"{registers}, {text}")
         most = max(spilled for _, spilled in compiled[name].values())
         yield [*cells, str(most)]
@@ -175,7 +184,9 @@ def page() -> str:
     lines += [GATES, *table(["case", *Figures._fields], map(figures_of, found))]
     lines += [PREDICTION, *table(["case", "MB", "launches", *names], map(prediction_of, found))]
     columns = ["kernel", "threads", *map(of, PROCESSORS), "spilled"]
-    lines += [RESOURCES, *table(columns, resources())]
+    lines += [RESOURCES, *table(columns, resources()), FEWER]
+    floors = ([code(name), floor.why, f"{floor.share:.0%}"] for name, floor in FLOORS.items())
+    lines += table(["kernel", "what it has instead of warps", "floor"], floors)
     return "\n".join(lines) + "\n"
 
 

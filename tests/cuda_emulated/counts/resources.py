@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,14 +128,30 @@ def compiler() -> str:
     return found[0]
 
 
-def main(nvcc: str, parts: Sequence[str]) -> None:
-    """Compiles kernels for every GPU and keeps what the cases launch.
+def keep(found: Resources) -> None:
+    """Writes what has been compiled so far."""
+    lines = (f"  {json.dumps(name)}: {json.dumps(found[name])}" for name in sorted(found))
+    STORED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
-    Those of files without any of `parts` in their names are left as they were.
+
+def add(found: Resources, wanted: Collection[str], capability: str, output: str) -> None:
+    """Takes what is wanted from what `ptxas -v` prints, and every other kernel that spills."""
+    for name, resources in parsed(output):
+        _, spilled = resources
+        if name in wanted or spilled:
+            found.setdefault(name, {})[capability] = resources
+        elif name in found:
+            found.pop(name)
+
+
+def main(nvcc: str, parts: Sequence[str]) -> None:
+    """Compiles kernels for every GPU and keeps what the cases launch, and what spills registers.
+
+    Those of files without any of `parts` in their names are left as they were. What is compiled is
+    written at once: a run that is ended early goes on with the files that are left.
     """
     wanted = {name for _, _, name in launched()}
-    before = stored() if parts else {}
-    found: Resources = {name: dict(before.get(name, {})) for name in sorted(wanted)}
+    found: Resources = {name: by_gpu for name, by_gpu in stored().items() if name in wanted}
     folder = ROOT / "cuda_kernels"
     sources = [
         source
@@ -145,12 +161,10 @@ def main(nvcc: str, parts: Sequence[str]) -> None:
     jobs = [(source, capability) for source in sources for capability in PROCESSORS]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         printed = pool.map(lambda job: compiled(nvcc, *job), jobs)
-        for (_, capability), output in zip(jobs, printed, strict=True):
-            for name, resources in parsed(output):
-                if name in wanted:
-                    found[name][capability] = resources
-    lines = (f"  {json.dumps(name)}: {json.dumps(found[name])}" for name in found)
-    STORED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        for (source, capability), output in zip(jobs, printed, strict=True):
+            add(found, wanted, capability, output)
+            keep(found)
+            print(f"{source.relative_to(folder)} for sm_{capability}", flush=True)
 
 
 if __name__ == "__main__":

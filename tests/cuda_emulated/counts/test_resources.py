@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+from cuda_emulated.counts.floors import FLOORS, HALF, Floor, shares, too_few
 from cuda_emulated.counts.kernels import short
 from cuda_emulated.counts.launches import Launch
 from cuda_emulated.counts.resources import (
@@ -34,6 +37,21 @@ def test_no_kernel_spills_registers_on_any_gpu():
         if any(spilled for _, spilled in by_capability.values())
     }
     assert spilled == {}
+
+
+def test_every_kernel_leaves_room_for_as_many_warps_as_it_declares():
+    found = {name: too_few(name, launch, stored()[name]) for _, launch, name in launched()}
+    assert {name: below for name, below in found.items() if below} == {}
+
+
+def test_a_declared_floor_is_what_the_kernel_has_and_less_than_others_need():
+    least = {
+        name: min(shares(launch, stored()[name]).values())
+        for _, launch, name in launched()
+        if name in FLOORS
+    }
+    assert {name: floor.share for name, floor in FLOORS.items()} == least
+    assert all(floor.share < HALF for floor in FLOORS.values())
 
 
 @pytest.mark.parametrize(
@@ -90,6 +108,36 @@ def test_a_planted_spill_is_found(tmp_path):
     ((name, (_, spilled)),) = parsed(compiled(compiler(), source, "90"))
     assert name == "spills"
     assert spilled > 0
+
+
+CROWDED = """\
+__global__ void __launch_bounds__(512) sums(const float* from, float* to) {
+  float values[80];
+#pragma unroll
+  for (int i = 0; i < 80; ++i) values[i] = from[threadIdx.x * 80 + i];
+  __syncthreads();
+#pragma unroll 1
+  for (int round = 0; round < 4; ++round) {
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i) values[i] *= values[(i + 5) % VALUES];
+  }
+#pragma unroll
+  for (int i = 0; i < VALUES; ++i) to[threadIdx.x * 80 + i] = values[i];
+}
+"""
+
+
+@pytest.mark.parametrize(("values", "is_too_few"), [(80, True), (8, False)])
+def test_a_planted_kernel_that_leaves_room_for_too_few_warps_is_found(
+    tmp_path: Path, values: int, is_too_few: bool
+):
+    source = tmp_path / "crowded.cu"
+    source.write_text(CROWDED.replace("VALUES", str(values)))
+    ((name, resources),) = parsed(compiled(compiler(), source, "90"))
+    launch = Launch(name, 0, (1, 1, 1), (512, 1, 1), 0, 0, 0, 0, ())
+    assert bool(too_few(name, launch, {"90": resources})) is is_too_few
+    with patch.dict(FLOORS, {name: Floor(0.25, "the sums stay in registers")}):
+        assert too_few(name, launch, {"90": resources}) == {}
 
 
 def test_a_spill_stops_a_build_that_refuses_it(tmp_path):

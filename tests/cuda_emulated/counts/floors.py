@@ -1,0 +1,79 @@
+"""The share of a multiprocessor's warps that each kernel must leave room for.
+
+Registers and shared memory decide how many warps run at a time. While one waits for memory, the
+others work. A kernel may declare a floor below `HALF`, with what it has instead of warps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from cuda_emulated.counts.launches import Launch
+from cuda_emulated.counts.resources import PROCESSORS, occupancy
+
+HALF = 0.5
+"""The floor of every kernel that declares none."""
+EMPTY = 4
+"""A kernel of so few registers does nothing: those for tensor cores, where there are none."""
+
+
+class Floor(NamedTuple):
+    """The least occupancy over all GPUs, and why so little is enough."""
+
+    share: float
+    why: str
+
+
+_RESULTS = "The sums of a tile stay in registers, and the next tile is copied meanwhile."
+_CODES = "A lane reads the codes of its next 128 columns while it multiplies those before."
+_SUMS = "The sums of 32 rows stay in registers; while a warp reads, the others multiply."
+_ROWS = "A lane has two vectors of the weight on their way, and a sum for each row of x."
+
+FLOORS: dict[str, Floor] = {
+    "attend_tensor<__nv_bfloat16, 128>": Floor(0.125, _RESULTS),
+    "gradients_tensor<__nv_bfloat16, 128>": Floor(0.125, _RESULTS),
+    "subtract_tensor<__nv_bfloat16, 128>": Floor(0.25, "A whole tile is copied at a time."),
+    "attend_part<__nv_bfloat16, float, 4>": Floor(
+        0.25, "A lane has two vectors on their way, and sums for four queries."
+    ),
+    "attend_tensor_part<__nv_bfloat16, 128>": Floor(
+        8 / 48, "A warp has 4 KB on their way, of keys or of values."
+    ),
+    "few_rows<float, Floats<__nv_bfloat16>, 1, 2>": Floor(0.4375, _ROWS),
+    "few_rows<__nv_bfloat16, Int8, 1, 2>": Floor(0.3125, _ROWS),
+    "few_rows<__nv_bfloat16, Int4, 1, 2>": Floor(0.25, _ROWS),
+    "few_rows<float, Floats<__nv_bfloat16>, 16, 2>": Floor(0.1875, _ROWS),
+    **{
+        f"linear_tiles<__nv_bfloat16, Int{bits}Tiles, {tiles}>": Floor(0.125, why)
+        for bits in (8, 4)
+        for tiles, why in ((1, _CODES), (2, _SUMS))
+    },
+    **{
+        f"experts_{layer}<__nv_bfloat16, DenseRows<__nv_bfloat16> >": Floor(
+            0.25, "A lane has two vectors of each row of the weight on their way."
+        )
+        for layer in ("first", "last")
+    },
+}
+"""By kernel, those under `HALF`. A test fails if one has become lower or higher."""
+
+
+def shares(launch: Launch, by_capability: Mapping[str, list[int]]) -> dict[str, float]:
+    """The occupancy on every GPU on which the kernel does something."""
+    return {
+        capability: occupancy(launch, registers, PROCESSORS[capability])
+        for capability, (registers, _) in by_capability.items()
+        if registers > EMPTY
+    }
+
+
+def floor_of(name: str) -> float:
+    """The share that a kernel must leave room for."""
+    return FLOORS[name].share if name in FLOORS else HALF
+
+
+def too_few(name: str, launch: Launch, by_capability: Mapping[str, list[int]]) -> dict[str, float]:
+    """The GPUs on which a kernel leaves room for fewer warps than it declares."""
+    found = shares(launch, by_capability)
+    return {gpu: share for gpu, share in found.items() if share < floor_of(name)}
