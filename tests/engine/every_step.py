@@ -152,7 +152,7 @@ def _layers() -> Case:
     _, blocks, kind, _ = _samples()["linear_blocks"]
     other = torch.randn(1, blocks.shape[1] * 32)
     wide, stored = known(other), known(blocks)
-    results = []
+    results: list[int] = []
     for _ in range(2):
         results = []
         for operator, values in layers:
@@ -176,8 +176,9 @@ def _rows() -> Case:
     writer.step(_kernels.layer_norm.default, (x, weight, bias, 1e-5), (normal, None, None))
     given = normal, x, weight, bias, 1e-5
     writer.step(_kernels.add_layer_norm.default, given, (first, total, None, None))
-    given = first, total, weight, 1e-5, 1
-    writer.step(_kernels.add_rms_norm.default, given, (second, sums, None))
+    writer.step(
+        _kernels.add_rms_norm.default, (first, total, weight, 1e-5, 1), (second, sums, None)
+    )
     writer.step(_kernels.gelu_mul.default, (second, sums, True), (gated,))
     writer.step(_kernels.gelu.default, (gated, False), (last,))
     return writer.finish([total, last]), [torch.randn(3, 8), torch.randn(8), torch.randn(8)]

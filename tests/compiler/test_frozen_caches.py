@@ -1,0 +1,78 @@
+"""Caches of a frozen model that do not only grow: static, with a window, cropped, of beams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from compiler.test_caches import build
+from compiler.test_direct import frozen, graphs, programs, text
+from compiler.test_models import tokens
+from fusewheel._core.cache_argument import cache_argument
+from nightly import NIGHTLY
+from transformers import DynamicCache, StaticCache
+
+STATIC = {"cache_implementation": "static"}
+# A model, what `generate` is told, whether prompts are padded, and the graphs that Dynamo makes.
+TEXTS: dict[str, tuple[str, dict[str, Any], bool, int]] = {
+    "static": ("Llama", STATIC, False, 2),
+    "static, Qwen3": ("Qwen3", STATIC, False, 2),
+    "static, padding": ("Llama", STATIC, True, 2),
+    "static, beams": ("Llama", {**STATIC, "num_beams": 3}, False, 2),
+    "static, window": ("Mistral", STATIC, False, 3),
+    "static, windows in some layers": ("Gemma3Text", STATIC, False, 3),
+    "window, padding": ("Mistral", {}, True, 4),
+    "beams, padding": ("Llama", {"num_beams": 3}, True, 3),
+    "looked up in the prompt": ("Llama", {"prompt_lookup_num_tokens": 3}, False, 2),
+}
+
+
+@NIGHTLY
+@pytest.mark.parametrize(("name", "options", "padded", "most"), TEXTS.values(), ids=TEXTS)
+def test_texts(name: str, options: dict[str, Any], padded: bool, most: int) -> None:
+    original = build(name, num_hidden_layers=2)
+    model = frozen(original)
+    ids = tokens(9, 1 if "prompt_lookup_num_tokens" in options else 3)
+    more = {**options, "max_new_tokens": 12}
+    if padded:
+        ids[0, :4] = ids[1, :1] = 0
+        more["attention_mask"] = (ids != 0).long()
+    assert torch.equal(text(model, ids, **more), text(original, ids, **more))
+    assert graphs() <= most
+
+
+def call(model: Any, ids: torch.Tensor, cache: Any) -> dict[str, Any]:
+    return {"input_ids": ids, cache_argument(): cache, "use_cache": True}
+
+
+def test_other_caches_are_left_to_dynamo() -> None:
+    """Their tensors are written in place, or are cut at a window."""
+    llama, mistral = frozen(build("Llama")), frozen(build("Mistral"))
+    for model, cache in (
+        (llama, StaticCache(config=llama.config, max_cache_len=20)),
+        (mistral, DynamicCache(config=mistral.config)),
+    ):
+        with torch.no_grad():
+            given, direct = call(model, tokens(5, 1), cache), model._compiled_call_impl.direct
+            assert direct.program((), given) is None
+            assert not direct._programs, "it was tried"
+
+
+def test_a_cropped_cache() -> None:
+    """It goes on as if the rows had never been; the same two programs serve it."""
+    original = build("Llama")
+    model, drawn = frozen(original), tokens(24, 1)
+    caches = [DynamicCache(config=model.config) for _ in range(2)]
+    start = 0
+    with torch.no_grad():
+        for count, crop in ((9, None), (1, None), (1, -3), (1, None), (1, -2), (1, None), (1, -8)):
+            ids, start = drawn[:, start : start + count], start + count
+            logits = []
+            for one, cache in zip((model, original), caches, strict=True):
+                if crop is not None:
+                    cache.crop(crop)
+                logits.append(one(**call(one, ids, cache)).logits)
+            torch.testing.assert_close(*logits)
+    assert graphs() == 0
+    assert len(programs(model)) == 3  # a cache of one row is a case of its own
