@@ -68,6 +68,21 @@ constexpr int element_of(BlockKind kind, int group, int v, int piece) {
   return 32 * lane + 8 * half + 16 * (v % 2) + 128 * (v / 2);
 }
 
+constexpr int scale_count(BlockKind kind) { return kSuperWeights / scale_weights(kind); }
+
+// Which scale of kSuperWeights weights is the one at place `place`. With AVX2 those that the lower half of a
+// pair of vectors meets lie in the lower half of a vector, and no scale has to cross it.
+constexpr int scale_at(BlockKind kind, int place) {
+  if (kBytes == 64) {
+    return place;
+  }
+  const int half = place % 8 / 4;
+  const int own = place % 4;
+  return scale_count(kind) == 8
+             ? element_of(kind, own % 2, own / 2 * 2, 2 * half) / kBlockPart
+             : element_of(kind, own / 2, place / 8 * 2, 2 * half + own % 2) / (kBlockPart / 2);
+}
+
 typedef int64_t Longs __attribute__((vector_size(kBytes)));
 
 // 16 or 32 bytes, again and again.

@@ -22,7 +22,7 @@ struct alignas(64) BlockDigits {
   int8_t digits[kMostBlockDigits][kSuperWeights];  // the most significant first
   int32_t start[kSuperWeights / 8];                // of products, by what the codes are too much
   float subs[kSubs];                               // sums of kSubWeights elements of a
-  float parts[kSuperParts];                        // likewise of kBlockPart
+  float parts[kSuperParts];                        // likewise of kBlockPart, both in the order of scale_at
   float step;
 };
 
@@ -131,12 +131,18 @@ FUSEWHEEL_INLINE void to_block_digits(const float* a, int64_t count, BlockDigits
       store_bytes(digits[p] + begin, taken);
     }
   }
+  float subs[kSubs];
   for (int i = 0; i < kSubs; i += lanes) {
     fold_all<lanes / 2>(sums + i);
-    store(to.subs + i, __builtin_convertvector(sums[i], Vec<float>) * rounding.step);
+    store(subs + i, __builtin_convertvector(sums[i], Vec<float>) * rounding.step);
   }
-  for (int part = 0; part < kSuperParts; ++part) {
-    to.parts[part] = to.subs[2 * part] + to.subs[2 * part + 1];
+  for (int i = 0; i < scale_count(kind); ++i) {
+    const int own = scale_at(kind, i);
+    if constexpr (scale_count(kind) == kSubs) {
+      to.subs[i] = subs[own];
+    } else {
+      to.parts[i] = subs[2 * own] + subs[2 * own + 1];
+    }
   }
   for (int p = 0; p < planes; ++p) {
     int8_t* place = to.digits[p];

@@ -7,10 +7,10 @@
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
-// The scales of kSuperWeights weights, as numbers of the weights themselves.
+// The scales of kSuperWeights weights, as numbers of the weights themselves, in the order of scale_at.
 template <BlockKind kind>
 struct Scales {
-  static constexpr int kCount = kSuperWeights / scale_weights(kind);
+  static constexpr int kCount = scale_count(kind);
   static constexpr int kVectors = kCount < kLanes<float> ? 1 : kCount / kLanes<float>;
 
   Vec<float> numbers[kVectors];
@@ -18,6 +18,12 @@ struct Scales {
   // Each for the lanes of a pair of vectors of codes.
   FUSEWHEEL_INLINE Vec<float> of(int group, int pair) const {
     Integers lane;
+    if constexpr (kBytes == 32) {
+      for (int i = 0; i < kLanes<float>; ++i) {
+        lane[i] = i / 4 * 4 + (kVectors == 1 ? group + 2 * pair : 2 * group + i / 2 % 2);
+      }
+      return shuffle(numbers[kVectors == 1 ? 0 : pair], lane);
+    }
     for (int i = 0; i < kLanes<float>; ++i) {
       lane[i] = element_of(kind, group, 2 * pair, i / 2) / scale_weights(kind);
     }
@@ -75,8 +81,18 @@ FUSEWHEEL_INLINE void to_floats(__m128i bytes, Vec<float>* to) {
 #endif
 }
 
+// 16 bytes in the order of scale_at.
+template <BlockKind kind>
+FUSEWHEEL_INLINE __m128i ordered_bytes(__m128i bytes) {
+  constexpr auto at = [](int place) { return static_cast<char>(scale_at(kind, place)); };
+  const __m128i order = _mm_setr_epi8(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7), at(8),
+                                      at(9), at(10), at(11), at(12), at(13), at(14), at(15));
+  return kBytes == 64 ? bytes : _mm_shuffle_epi8(bytes, order);
+}
+
 // Of Q4_K and Q5_K: 8 scales, then 8 minima. Of each number, 6 bits, one byte has the lower four and one
 // the upper two.
+template <BlockKind kind>
 FUSEWHEEL_INLINE void six_bits(const uint8_t* block, Vec<float>* to) {
   constexpr int lanes = kLanes<float>;
   const Bytes stored = load_sixteen(block);
@@ -89,7 +105,7 @@ FUSEWHEEL_INLINE void six_bits(const uint8_t* block, Vec<float>* to) {
     Integers factor;
 #pragma GCC unroll 16
     for (int j = 0; j < lanes; ++j) {
-      const int s = (i + j) % 8;
+      const int s = scale_at(kind, (i + j) % 8);
       const bool minimum = i + j >= 8;
       const int own = 4 + s + (s < 4 && minimum ? 4 : s < 4 ? 0 : 4);
       at[4 * j] = static_cast<int8_t>(own);
@@ -131,7 +147,7 @@ FUSEWHEEL_INLINE Scales<kind> super_scales(const uint8_t* block, const BlockDigi
   Scales<kind> scales;
   if constexpr (kind == BlockKind::kQ4_K || kind == BlockKind::kQ5_K) {
     Vec<float> both[16 / kLanes<float>];
-    six_bits(block, both);
+    six_bits<kind>(block, both);
 #if defined(__AVX512F__)
     const __m256 minima = _mm512_extractf32x8_ps(bit_cast<__m512>(both[0]), 1);
 #else
@@ -142,7 +158,8 @@ FUSEWHEEL_INLINE Scales<kind> super_scales(const uint8_t* block, const BlockDigi
     scales.numbers[0] = both[0];
     scales.multiply(a.step);
   } else if constexpr (kind == BlockKind::kQ2_K) {
-    const __m128i both = _mm_loadu_si128(reinterpret_cast<const __m128i*>(block));
+    const __m128i both =
+        ordered_bytes<kind>(_mm_loadu_si128(reinterpret_cast<const __m128i*>(block)));
     const __m128i four_bits = _mm_set1_epi8(15);
     Vec<float> minima[Scales<kind>::kVectors];
     to_floats(_mm_and_si128(both, four_bits), scales.numbers);
@@ -155,11 +172,12 @@ FUSEWHEEL_INLINE Scales<kind> super_scales(const uint8_t* block, const BlockDigi
     }
     scales.multiply(a.step);
   } else if constexpr (kind == BlockKind::kQ3_K) {
-    to_floats(third_scales(block), scales.numbers);
+    to_floats(ordered_bytes<kind>(third_scales(block)), scales.numbers);
     scales.multiply(converted_half(block + 108) * a.step);
   } else {
     static_assert(kind == BlockKind::kQ6_K, "every kind has scales");
-    to_floats(_mm_loadu_si128(reinterpret_cast<const __m128i*>(block + 192)), scales.numbers);
+    const auto* bytes = reinterpret_cast<const __m128i*>(block + 192);
+    to_floats(ordered_bytes<kind>(_mm_loadu_si128(bytes)), scales.numbers);
     scales.multiply(converted_half(block + 208) * a.step);
   }
   return scales;
@@ -190,15 +208,18 @@ FUSEWHEEL_INLINE __m128i eight_words(const uint8_t* from) {
 }
 #endif
 
-// The float16 numbers at byte `at` of 8 blocks, of which `live` are left; zeros after these.
-template <int bytes>
+// The float16 numbers at byte `at` of 8 blocks, in the order of scale_at; zeros where block `live` or a later
+// one would be.
+template <BlockKind kind>
 FUSEWHEEL_INLINE __m256 halves_at(const uint8_t* blocks, int at, int64_t live) {
+  constexpr int bytes = block_format(kind).bytes;
 #if defined(__AVX512F__)
   if (live >= 8) {
     return _mm256_cvtph_ps(eight_words<bytes>(blocks + at));
   }
 #endif
-  const auto half = [&](int i) {
+  const auto half = [&](int place) {
+    const int i = scale_at(kind, place);
     uint16_t number = 0;
     if (i < live) {
       __builtin_memcpy(&number, blocks + i * bytes + at, sizeof(number));
@@ -210,8 +231,9 @@ FUSEWHEEL_INLINE __m256 halves_at(const uint8_t* blocks, int at, int64_t live) {
 }
 
 // The scales of 8 blocks of MXFP4, likewise.
-template <int bytes>
 FUSEWHEEL_INLINE __m256 powers_at(const uint8_t* blocks, int64_t live) {
+  constexpr BlockKind kind = BlockKind::kMXFP4;
+  constexpr int bytes = block_format(kind).bytes;
 #if defined(__AVX512F__)
   if (live >= 8) {
     const __m256i words = _mm256_cvtepu16_epi32(eight_words<bytes>(blocks));
@@ -224,25 +246,33 @@ FUSEWHEEL_INLINE __m256 powers_at(const uint8_t* blocks, int64_t live) {
                                _mm256_set1_epi32(0x00200000), code));
   }
 #endif
-  const auto power = [&](int i) { return i < live ? power_at(blocks + i * bytes) : 0.0f; };
-  return _mm256_setr_ps(power(0), power(1), power(2), power(3), power(4), power(5), power(6),
-                        power(7));
+  // The two least powers are denormal, see power_at.
+  const auto code_at = [&](int place) {
+    const int i = scale_at(kind, place);
+    return static_cast<char>(i < live ? blocks[i * bytes] : 0);
+  };
+  const __m256i code = _mm256_cvtepu8_epi32(
+      _mm_setr_epi8(code_at(0), code_at(1), code_at(2), code_at(3), code_at(4), code_at(5), code_at(6),
+                    code_at(7), 0, 0, 0, 0, 0, 0, 0, 0));
+  const __m256i power = _mm256_slli_epi32(_mm256_sub_epi32(code, _mm256_set1_epi32(1)), 23);
+  const __m256i denormal = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), code);
+  return _mm256_castsi256_ps(
+      _mm256_blendv_epi8(power, denormal, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), code)));
 }
 
 // The scales of blocks of 32 weights, of which `live` are left, and what weights are more, likewise.
 template <BlockKind kind>
 FUSEWHEEL_INLINE Scales<kind> small_scales(const uint8_t* blocks, int64_t live,
                                            const BlockDigits& a, Vec<float>& total) {
-  constexpr int bytes = block_format(kind).bytes;
   __m256 own;
   if constexpr (kind == BlockKind::kMXFP4) {
-    own = powers_at<bytes>(blocks, live);
+    own = powers_at(blocks, live);
   } else {
-    own = halves_at<bytes>(blocks, 0, live);
+    own = halves_at<kind>(blocks, 0, live);
   }
   if constexpr (kind == BlockKind::kQ4_1 || kind == BlockKind::kQ5_1) {
     constexpr float centre = centre_of(kind);
-    const __m256 offsets = own * centre + halves_at<bytes>(blocks, 2, live);
+    const __m256 offsets = own * centre + halves_at<kind>(blocks, 2, live);
     total += first_lanes(offsets * _mm256_load_ps(a.parts));
   }
   Scales<kind> scales;
