@@ -37,6 +37,24 @@ def scaled(x: Tensor, factor: float) -> Tensor:
     return x * factor
 
 
+def unless_factor(refused: float) -> Callable[[Tensor, float], Tensor]:
+    """Multiplies by any factor but one."""
+
+    def function(x: Tensor, factor: float) -> Tensor:
+        if factor == refused:
+            raise ValueError(f"factor must not be {refused}")
+        return x * factor
+
+    function.__name__ = f"unless_factor_{int(100 * refused)}"
+    return function
+
+
+def dense_alone(x: Tensor) -> None:
+    if not x.is_contiguous():
+        raise RuntimeError("x must be contiguous\nfound: another")
+    x.mul_(2)
+
+
 def unscaled(x: Tensor, factor: float) -> Tensor:
     return x * 2
 

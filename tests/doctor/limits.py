@@ -11,6 +11,7 @@ import torch
 from doctor.aten import make
 from doctor.defects.declare import Twin
 from doctor.limited import (
+    dense_alone,
     every_result,
     first_alone,
     first_in_float32,
@@ -28,6 +29,7 @@ from doctor.limited import (
     twice,
     two_results,
     unless,
+    unless_factor,
     unscaled,
     without_gradient,
 )
@@ -262,6 +264,15 @@ for first in (make(0, 4), make(1, 4), make(2, 4), make()):
     limit(aten.mul_.Tensor, first, make(4)[: first.dim()].sum(), works=("written",))
 limit(aten.bitwise_or_.Tensor, torch.arange(6).view(3, 2), torch.tensor(1), works=("written",))
 limit(nowhere, X, no={"no kernel for CUDA": ("CUDA graph", "CUDA autocast")})
+TIMES = "(Tensor x, float f) -> Tensor"
+like_x = lambda x, f: torch.empty_like(x)  # noqa: E731
 for kernel in (scaled, unscaled):
-    op = operator(kernel, "(Tensor x, float f) -> Tensor", fake=lambda x, f: torch.empty_like(x))
+    op = operator(kernel, TIMES, fake=like_x)
     limit(op, X, 2.0, works=("scalars", "fork", "script"))
+# Of the numbers that a column tries one may be refused.
+for refused in (1.25, 1.75, 2.25):
+    limit(operator(unless_factor(refused), TIMES, fake=like_x), X, 2.0, works=("scalars",))
+limit(
+    *(operator(dense_alone, "(Tensor(a!) x) -> ()", fake=lambda x: None), X),
+    refuses={"x must be contiguous": ("written",)},
+)

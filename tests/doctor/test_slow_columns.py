@@ -57,6 +57,12 @@ def in_float32(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tenso
     return a + b + c
 
 
+def few_alone(x: torch.Tensor) -> torch.Tensor:
+    if x.numel() > 2000:
+        raise RuntimeError("at most 2000 elements\nfound: more")
+    return x + 1
+
+
 def test_many_elements(monkeypatch: pytest.MonkeyPatch):
     """2^31 take minutes, so here the limit is lower."""
     monkeypatch.setattr(huge, "MANY", 2**12)
@@ -80,6 +86,8 @@ def test_many_elements(monkeypatch: pytest.MonkeyPatch):
         (aten.bernoulli.default, rows / 12, "random"),
     ):
         assert told("huge", op, *arguments).reason == reason
+    refused = told("huge", few_alone, rows)
+    assert (refused.status, refused.reason) == (Status.REFUSES, "at most 2000 elements")
     monkeypatch.setattr(huge, "_needed", lambda *arguments: 2**34)
     monkeypatch.setattr(huge, "_free", lambda: 2**33)
     assert told("huge", aten.neg.default, rows).reason == "needs 16 GiB of free memory"

@@ -49,7 +49,8 @@ def no_sharding_rule(twin: Twin) -> Any:
     return op if twin.faulty else ruled(op, pieces)
 
 
-@planted("DTensor", trap=traps.WRONG_SHARDING, samples=X)
+# Two rows, one for each process; one column, which cannot be cut.
+@planted("DTensor", trap=traps.WRONG_SHARDING, samples=[(torch.tensor([[1.0], [3.0]]),)])
 def pieces_of_what_is_whole(twin: Twin) -> Any:
     """The mean of a piece is not that of the whole."""
     op = twin.operator(lambda x: x * x.mean())

@@ -59,6 +59,22 @@ def saved_as_an_attribute(twin: Twin) -> Any:
     return twin.operator(lambda x: x * x, save=save, backward=backward)
 
 
+@planted("changed input", trap=traps.ERROR, reason="^RuntimeError: x is at version 1$")
+def fails_after_a_change(twin: Twin) -> Any:
+    """By an error that does not say that an input was changed in place."""
+
+    def save(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
+        (ctx.x,) = inputs
+        ctx.kept = ctx.x.detach().clone()
+
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        if ctx.x._version and twin.faulty:
+            raise RuntimeError(f"x is at version {ctx.x._version}")
+        return 2 * ctx.kept * grad
+
+    return twin.operator(lambda x: x * x, save=save, backward=backward)
+
+
 @planted("unused output", trap=traps.UNDEFINED)
 def every_gradient_needed(twin: Twin) -> Any:
     class Both(torch.autograd.Function):
