@@ -26,6 +26,25 @@ def test_autograd_is_skipped_until_what_was_returned_is_deleted(skip: Callable[[
     assert not is_skipped()
 
 
+def test_a_block_that_works_only_from_when_it_is_entered(monkeypatch: pytest.MonkeyPatch):
+    """As in other versions of torch, for which the object is entered and left."""
+    steps: list[str] = []
+
+    class Block:
+        def __enter__(self) -> None:
+            steps.append("entered")
+
+        def __exit__(self, *error: object) -> None:
+            steps.append("left")
+
+    monkeypatch.setattr(room, "below_autograd", Block)
+    assert not room._skips_at_once()
+    below = room._Below()
+    assert steps == ["entered"]
+    del below
+    assert steps == ["entered", "left"]
+
+
 def test_a_function_is_applied_without_python_where_that_is_the_same():
     class Twice(torch.autograd.Function):
         @staticmethod
