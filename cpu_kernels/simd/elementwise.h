@@ -4,6 +4,7 @@
 
 #include <fusewheel/geometry.h>
 
+#include "prefetch.h"
 #include "vec.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
@@ -11,7 +12,6 @@ namespace fusewheel::FUSEWHEEL_ISA {
 // Inputs are asked for so many bytes ahead: where a body has many instructions, the processor does not
 // look that far by itself.
 constexpr int64_t kAskAhead = 2048;
-constexpr int64_t kLineBytes = 64;
 
 // One run along the innermost dimension. `contiguous` says every stride is 1, so that the usual
 // call has no branch in its loop.
@@ -28,7 +28,7 @@ FUSEWHEEL_INLINE void run(T* const* pointers, const int64_t* strides, int64_t co
       const T* from = pointers[outputs + k] + i * stride;
       if (stride == 1) {
         if (contiguous && i * static_cast<int64_t>(sizeof(T)) % kLineBytes == 0) {
-          __builtin_prefetch(reinterpret_cast<const char*>(from) + kAskAhead);
+          prefetch(from, kAskAhead, kLineBytes);
         }
         in[k] = load(from, live);
         continue;

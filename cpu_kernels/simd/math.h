@@ -51,14 +51,18 @@ FUSEWHEEL_INLINE Vec<float> exp(Vec<float> x) {
 #endif
 }
 
-// exp(x), but 0 where that is below the normal range: processors compute denormal numbers slowly.
-FUSEWHEEL_INLINE Vec<float> exp_normal(Vec<float> x) {
+// exp(x) for x <= 89, but 0 where that is below the normal range: processors compute denormal numbers
+// slowly.
+FUSEWHEEL_INLINE Vec<float> bounded_exp_normal(Vec<float> x) {
   constexpr float kLeast = -87.3f;
   const auto nothing = x < kLeast;
-  x = nothing ? splat(kLeast) : x;
-  x = x > 89.0f ? splat(89.0f) : x;
-  const Power e = reduce(x);
+  const Power e = reduce(nothing ? splat(kLeast) : x);
   return nothing ? Vec<float>{} : (e.rest + 1.0f) * power_of_two(e.exponent);
+}
+
+// The same for any x.
+FUSEWHEEL_INLINE Vec<float> exp_normal(Vec<float> x) {
+  return bounded_exp_normal(x > 89.0f ? splat(89.0f) : x);
 }
 
 // exp(x) for x <= 0 and a sum in which some x is 0: what is below the normal range adds nothing to it.
@@ -66,10 +70,7 @@ FUSEWHEEL_INLINE Vec<float> exp_summand(Vec<float> x) {
 #if defined(__AVX512F__)
   return exp(x);
 #else
-  constexpr float kLeast = -87.3f;
-  const auto nothing = x < kLeast;
-  const Power e = reduce(nothing ? splat(kLeast) : x);
-  return nothing ? Vec<float>{} : (e.rest + 1.0f) * power_of_two(e.exponent);
+  return bounded_exp_normal(x);
 #endif
 }
 

@@ -5,10 +5,11 @@
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
+constexpr int64_t kLineBytes = 64;
+
 // Asks for the cache lines of bytes [begin, begin + count).
 FUSEWHEEL_INLINE void prefetch(const void* from, int64_t begin, int64_t count) {
-  constexpr int64_t line = 64;
-  for (int64_t i = 0; i < count; i += line) {
+  for (int64_t i = 0; i < count; i += kLineBytes) {
     __builtin_prefetch(static_cast<const char*>(from) + begin + i);
   }
 }
