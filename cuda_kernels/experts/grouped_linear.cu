@@ -7,6 +7,10 @@
 namespace fusewheel {
 namespace {
 
+// Rows of a lane, one after another: of such a chain only the first product is rounded by itself. Groups may
+// have few rows, and with one row a lane every product would be.
+constexpr int kChain = 4;
+
 template <typename T>
 __global__ void __launch_bounds__(kWarp* kProductWarps)
     grouped_gradients(const __grid_constant__ GroupedGradientArgs args, Divisor columns, Divisor rows,
@@ -20,8 +24,14 @@ __global__ void __launch_bounds__(kWarp* kProductWarps)
     const auto* grad = static_cast<const T*>(args.grad) + output;
     const auto* x = static_cast<const T*>(args.x) + column;
     A sum = 0;
-    for (int64_t row = begin + threadIdx.x; row < end; row += kWarp) {
-      sum = multiply_add(widen(grad[row * args.grad_stride]), widen(x[row * args.x_stride]), sum);
+    for (int64_t first = begin + threadIdx.x * kChain; first < end; first += kWarp * kChain) {
+#pragma unroll
+      for (int i = 0; i < kChain; ++i) {
+        const int64_t row = first + i;
+        if (row < end) {
+          sum = multiply_add(widen(grad[row * args.grad_stride]), widen(x[row * args.x_stride]), sum);
+        }
+      }
     }
     sum = warp_sum(sum);
     if (threadIdx.x == 0) {
