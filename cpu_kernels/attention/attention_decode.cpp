@@ -56,7 +56,7 @@ void score_keys(const DecodeArgs& args, const Part& part, const Room<A>& room,
         for (int64_t i = 0; i < few.count; ++i) {
           Vec<A> value = found[i];
           if constexpr (sizeof(E) == 1) {
-            value *= load(room.factors + h * kRoom + key);
+            value *= load(room.factors + h * kRoom + key) * static_cast<A>(kCodeRange);
           }
           store(scores + i * kRoom, cap > 0 ? tanh(value / cap) * cap : value);
         }

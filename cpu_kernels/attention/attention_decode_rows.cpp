@@ -35,7 +35,7 @@ void prepare(const DecodeArgs& args, const Row& row) {
     A plain[kPairOf<A>] = {};
     widen_all(shape.dtype, args.q, from + column, live, plain);
     for (A& value : plain) {
-      value *= static_cast<A>(shape.scale);
+      value *= static_cast<A>(sizeof(E) == 1 ? shape.scale / kCodeRange : shape.scale);
     }
     to_pair<A, E>(plain, to + column);
   }

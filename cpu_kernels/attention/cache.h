@@ -15,6 +15,10 @@ namespace fusewheel::FUSEWHEEL_ISA {
 // Queries at a time: as many as have their sums in registers.
 constexpr int kFewQueries = 4;
 
+// Queries are divided by this before they meet keys in int8, and factors of keys multiplied: products with
+// codes alone may be beyond the range where those with scaled codes are not.
+constexpr double kCodeRange = 65536;
+
 template <typename A>
 constexpr int kPairOf = 2 * kLanes<A>;
 

@@ -180,7 +180,7 @@ def test_int8_is_as_good_as_its_values_in_the_dtype_of_q(dtype, group, paged):
     assert_call_as_good_as_eager(compute, own, eager, (q, *scales), "result")
 
 
-@pytest.mark.parametrize("factor", [0.0, 1e-36, 1e-20, 1e20, NAN, INFINITY])
+@pytest.mark.parametrize("factor", [0.0, 1e-36, 1e-20, 1e20, 1e37, NAN, INFINITY])
 def test_int8_with_a_query_unlike_its_neighbours(dtype, factor):
     """Where products are of whole numbers, a query may have none that stand for it."""
     q, k, v, lengths = caches([540, 40], heads=8, size=72, dtype=dtype)
