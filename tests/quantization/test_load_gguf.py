@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import struct
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from fusewheel.quantization import EmbeddingBlocks, LinearBlocks, dequantize_blocks
+from fusewheel.quantization.gguf import load
 from fusewheel.quantization.gguf.architectures import ARCHITECTURES
 from fusewheel.quantization.gguf.config import read_config
 from fusewheel.quantization.gguf.file import GgufFile
@@ -195,6 +197,19 @@ def test_what_a_model_lacks_is_refused(tmp_path, path):
     (tmp_path / "m.gguf").write_bytes(changed)
     with pytest.raises(ValueError, match=r"lacks the tensor 'blk.1.ffn_up.weight' for model"):
         fusewheel.load_gguf(tmp_path / "m.gguf")
+
+
+def test_collects_no_garbage_meanwhile(path, monkeypatch):
+    seen = []
+
+    def noting(file):
+        seen.append(gc.isenabled())
+        raise ValueError("noted")
+
+    monkeypatch.setattr(load, "read_config", noting)
+    with pytest.raises(ValueError, match="noted"):
+        fusewheel.load_gguf(path)
+    assert seen == [False] and gc.isenabled()
 
 
 def test_architectures_and_rotary_embeddings_that_are_not_supported(tmp_path):

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def without_collections() -> Iterator[None]:
-    """Run a block without the garbage collector, 15 % of the time of compiling.
+    """Run a block without the garbage collector, 15 % of the time of compiling or loading a model.
 
-    What is compiled consists of millions of objects that stay, and each collection looks at them.
+    Both make millions of objects that stay, and each collection looks at them.
     """
     enabled = gc.isenabled()
     gc.disable()

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fusewheel._core.garbage import without_collections
 from fusewheel.quantization.gguf.config import read_config
 from fusewheel.quantization.gguf.file import GgufFile
 from fusewheel.quantization.gguf.fill import fill
@@ -59,7 +60,11 @@ def load_gguf(
         ValueError: the file is damaged, or holds what is not supported; the message says what.
         OSError: the file cannot be read.
     """
-    file = GgufFile(path)
+    with without_collections():
+        return _loaded(GgufFile(path), dtype)
+
+
+def _loaded(file: GgufFile, dtype: torch.dtype) -> tuple[nn.Module, Any]:
     config = read_config(file)
     model: Any = _on_meta(config, dtype)
     tensors = Tensors(file, config)
