@@ -78,9 +78,11 @@ void multiply(const char*, GroupedLinear& call) {
                   bfloat16});
     begin = end;
   }
-  // Rows of no group.
-  std::memset(static_cast<char*>(args.y) + begin * row_bytes, 0,
-              static_cast<size_t>((args.ends.rows - begin) * row_bytes));
+  // Rows of no group. Without any there may be no memory.
+  if (begin < args.ends.rows && row_bytes > 0) {
+    std::memset(static_cast<char*>(args.y) + begin * row_bytes, 0,
+                static_cast<size_t>((args.ends.rows - begin) * row_bytes));
+  }
   products.run();
 }
 
