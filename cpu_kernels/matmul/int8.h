@@ -8,64 +8,23 @@
 #include "int8_groups.h"
 #include "int8_pack.h"
 #include "int8_rows.h"
+#include "int8_tile.h"
 #include "int8_words.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
 #if defined(__AVX2__)
 
-constexpr int kByteRows = 6;
+// By VNNI, four codes of a column in a lane.
+struct Quads {
+  using Code = int8_t;
+  using Codes = Bytes;
 
-// `rows` rows of a times two panels.
-template <int rows>
-__attribute__((noinline)) void int8_tile(const int8_t* a, int64_t a_stride, const Bytes* panel,
-                                         int64_t quads, int32_t* products, bool accumulate) {
-  Integers sums[rows][kByteVectors];
-#pragma GCC unroll 6
-  for (int r = 0; r < rows; ++r) {
-#pragma GCC unroll 2
-    for (int v = 0; v < kByteVectors; ++v) {
-      sums[r][v] = Integers{};
-      if (accumulate) {
-        __builtin_memcpy(&sums[r][v], products + r * kUnit + v * kByteLanes, sizeof(Integers));
-      }
-    }
+  FUSEWHEEL_INLINE static Bytes repeat(const int8_t* from) { return repeat_four(from); }
+  FUSEWHEEL_INLINE static void add(Integers& sum, Bytes codes, Bytes factor) {
+    add_products(sum, codes, factor);
   }
-  for (int64_t q = 0; q < quads; ++q) {
-#pragma GCC unroll 6
-    for (int r = 0; r < rows; ++r) {
-      const Bytes factor = repeat_four(a + r * a_stride + 4 * q);
-#pragma GCC unroll 2
-      for (int v = 0; v < kByteVectors; ++v) {
-        add_products(sums[r][v], panel[v * quads + q], factor);
-      }
-    }
-  }
-#pragma GCC unroll 6
-  for (int r = 0; r < rows; ++r) {
-#pragma GCC unroll 2
-    for (int v = 0; v < kByteVectors; ++v) {
-      __builtin_memcpy(products + r * kUnit + v * kByteLanes, &sums[r][v], sizeof(Integers));
-    }
-  }
-}
-
-// All panels of a unit, by VNNI.
-inline void int8_product(const int8_t* a, int64_t a_stride, int64_t rows, const Bytes* codes,
-                         int64_t depth, int32_t* products, bool accumulate) {
-  const int64_t quads = depth / 4;
-  for (int64_t panel = 0; panel < kBytePanels; panel += kByteVectors) {
-    const Bytes* own = codes + panel * quads;
-    int32_t* to = products + panel * kByteLanes;
-    int64_t i = 0;
-    for (; i + kByteRows <= rows; i += kByteRows) {
-      int8_tile<kByteRows>(a + i * a_stride, a_stride, own, quads, to + i * kUnit, accumulate);
-    }
-    for (; i < rows; ++i) {
-      int8_tile<1>(a + i * a_stride, a_stride, own, quads, to + i * kUnit, accumulate);
-    }
-  }
-}
+};
 
 // The sums of a group as floats, added to those of the groups before.
 inline void add_group(const RoundedRows& a, int64_t row, int64_t rows, int64_t group, bool shifted,
@@ -114,8 +73,8 @@ inline void word_unit(const MatmulArgs& args, int64_t row, int64_t rows, int64_t
                    widen_quad(codes, to);
                    to += 2;
                  });
-      word_product(words + group * a.padded + k, a.stride, rows, packed, padded, scratch.products,
-                   k > 0);
+      int8_product<Words>(words + group * a.padded + k, a.stride, rows, packed, padded,
+                          scratch.products, k > 0);
     }
     widen_scales(weight, column, columns, group, scratch.scales);
     add_group(a, row, rows, group, false, scratch);
@@ -145,7 +104,7 @@ inline void int8_unit(const MatmulArgs& args, int64_t row, int64_t rows, int64_t
       pack_int8(weight, column, columns, group * weight.group_size + k, live, padded,
                 !amx, scratch.codes);
       const int8_t* codes = a.codes + row * a.stride + group * a.padded + k;
-      const auto multiply = amx ? int8_amx_product : int8_product;
+      const auto multiply = amx ? int8_amx_product : int8_product<Quads>;
       multiply(codes, a.stride, rows, scratch.codes, padded, scratch.products, k > 0);
     }
     widen_scales(weight, column, columns, group, scratch.scales);

@@ -257,8 +257,11 @@ FUSEWHEEL_INLINE void few_rows(const MatmulArgs& args, int64_t begin, int64_t en
       }
     }
     if (scales_sums && !all_finite(sums[0], args.m, columns, kUnit)) {
-      args.dynamic ? multiply_again(args, 0, args.m, column, columns, sums[0], kUnit)
-                   : take_again(args, column, columns, decoded, lane_sums, sums);
+      if (args.dynamic) {
+        multiply_again(args, 0, args.m, column, columns, sums[0], kUnit);
+      } else {
+        take_again(args, column, columns, decoded, lane_sums, sums);
+      }
     }
     finish(&sums[0][0], column, columns);
   }

@@ -84,14 +84,18 @@ FUSEWHEEL_INLINE void add_word_products(Integers& sums, Integers first, Integers
 // more products waiting than there are registers.
 FUSEWHEEL_INLINE void keep_order(Shorts& sum) { asm("" : "+v"(sum)); }
 
+// Sums of two neighbouring products of 16-bit numbers.
+FUSEWHEEL_INLINE Integers multiply_words(Shorts first, Shorts second) {
+#if defined(__AVX512F__)
+  return bit_cast<Integers>(_mm512_madd_epi16(bit_cast<__m512i>(first), bit_cast<__m512i>(second)));
+#else
+  return bit_cast<Integers>(_mm256_madd_epi16(bit_cast<__m256i>(first), bit_cast<__m256i>(second)));
+#endif
+}
+
 // Sums of two neighbours, each times `factor`.
 FUSEWHEEL_INLINE Integers add_pairs(Shorts value, int16_t factor = 1) {
-  const Shorts factors = factor - Shorts{};
-#if defined(__AVX512F__)
-  return bit_cast<Integers>(_mm512_madd_epi16(bit_cast<__m512i>(value), bit_cast<__m512i>(factors)));
-#else
-  return bit_cast<Integers>(_mm256_madd_epi16(bit_cast<__m256i>(value), bit_cast<__m256i>(factors)));
-#endif
+  return multiply_words(value, factor - Shorts{});
 }
 
 // Of four vectors the sums of each 16 bytes, as far as two (Shorts) or one (Integers) in each 4 bytes:

@@ -23,6 +23,25 @@ struct OwnElements {
   }
 };
 
+// The scores of row i of the thread become shares, relative to the largest score so far; `found` is the
+// largest of those that this thread has. Sums from before have to be multiplied by `shrink`.
+template <typename Own, typename A, typename Scores>
+__device__ void share_scores(Scores& tile, int i, A found, A& peak, A& total, A& shrink) {
+  found = warp_reduce<Larger>(found, Own::kThreads);
+  const A largest = found > peak ? found : peak;
+  // Where no key is seen yet, anything finite will do.
+  const A base = largest == kNothing<A> ? 0 : largest;
+  shrink = exponential(peak - base);
+  peak = largest;
+  total *= shrink;
+#pragma unroll
+  for (int j = 0; j < Own::kColumns; ++j) {
+    A& element = Own::at(tile, i, j);
+    element = exponential(element - base);
+    total += element;
+  }
+}
+
 // Of the rows that a thread shares with others. `Own` says which elements of a tile are the thread's.
 template <typename T, typename Own>
 class Softmax {
@@ -62,19 +81,7 @@ class Softmax {
         found = score > found ? score : found;
         element = score;
       }
-      found = warp_reduce<Larger>(found, Own::kThreads);
-      const A largest = found > peak_[i] ? found : peak_[i];
-      // Where no key is seen yet, anything finite will do.
-      const A base = largest == kNothing<A> ? 0 : largest;
-      shrink[i] = exponential(peak_[i] - base);
-      peak_[i] = largest;
-      total_[i] *= shrink[i];
-#pragma unroll
-      for (int j = 0; j < Own::kColumns; ++j) {
-        A& element = Own::at(tile, i, j);
-        element = exponential(element - base);
-        total_[i] += element;
-      }
+      share_scores<Own>(tile, i, found, peak_[i], total_[i], shrink[i]);
     }
   }
 

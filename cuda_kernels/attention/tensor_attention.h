@@ -12,13 +12,8 @@
 namespace fusewheel {
 namespace {
 
-constexpr int64_t kMostTensorHead = 128;
-
 template <int D>
 constexpr size_t kTensorBytes = 2 * kHalfTile<D> * 2 + kTile;  // keys, values, marks of the values
-
-// Whether a thread of the block says so.
-__device__ inline bool any_of_block(bool own) { return row_reduce<Larger>(own ? 1 : 0) != 0; }
 
 // Adds all tiles of keys to the result. With `careful`, values that are not finite are taken to be zero,
 // and queries that see them are remembered; otherwise they spoil the result of every query.
@@ -74,13 +69,7 @@ __device__ void attend_tiles(const Operands<T>& given, const Task& task, const B
     }
     float shrink[WarpElements::kRows];
     softmax.add(given.scores, band, task.first, key, marked, tile, shrink);
-#pragma unroll
-    for (int n = 0; n < D / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        result[n][i] *= shrink[i / 2];
-      }
-    }
+    multiply_rows(result, shrink);
     add_columns<D>(tile, values, result);
   }
 }
@@ -100,16 +89,8 @@ __global__ void __launch_bounds__(kTileThreads)
         float result[D / 8][4] = {};
         attend_tiles<D>(given, task, by_query(task.own, args.shape), careful, shared, softmax,
                         result);
-        float odd = 0;
-#pragma unroll
-        for (int n = 0; n < D / 8; ++n) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            odd += result[n][i] * 0;
-          }
-        }
         // A value may be infinite that a query does not see: the task once more, carefully.
-        if (!careful && any_of_block(odd != 0)) {
+        if (!careful && any_of_block(has_odd(result))) {
           careful = true;
           continue;
         }
@@ -143,7 +124,6 @@ bool launch_attend_tensor(const char* op, const AttentionArgs& args, const Packe
     return false;
   } else {
     const auto& shape = args.shape;
-    const int64_t widest = shape.size > shape.value_size ? shape.size : shape.value_size;
     if (!has_aligned_rows(args.q, shape.size) || !has_aligned_rows(args.k, shape.size) ||
         !has_aligned_rows(args.v, shape.value_size) ||
         !has_aligned_rows(args.out, shape.value_size)) {
@@ -160,8 +140,7 @@ bool launch_attend_tensor(const char* op, const AttentionArgs& args, const Packe
              division);
       return true;
     };
-    return widest <= 64 ? run(std::integral_constant<int, 64>())
-                        : run(std::integral_constant<int, 128>());
+    return with_tile_width(shape, run);
   }
 }
 

@@ -131,9 +131,7 @@ bool launch_gradients_tensor(const char* op, const AttentionBackwardArgs& args,
              kTensorGradientBytes<D>, stream, args, keys, queries);
       return true;
     };
-    const int64_t widest = shape.size > shape.value_size ? shape.size : shape.value_size;
-    return widest <= 64 ? run(std::integral_constant<int, 64>())
-                        : run(std::integral_constant<int, 128>());
+    return with_tile_width(shape, run);
   }
 }
 

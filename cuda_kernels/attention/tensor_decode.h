@@ -1,7 +1,7 @@
 // A part of attention_decode by tensor cores, where many queries share a head of the cache, in half types.
 //
-// Without them the products of more than 6 queries take longer on an A100 or a B200 than reading the
-// cache does. A block has up to 16 queries, which are the rows of a tile, and a part of the keys. Of
+// By the count, the products of 4 queries take less time than reading the cache does; those of more are
+// computed here. A block has up to 16 queries, which are the rows of a tile, and a part of the keys. Of
 // each 64 keys a warp has 16, and their values: it waits for no other warp until all are added.
 #pragma once
 
@@ -68,13 +68,7 @@ __device__ void add_keys(const DecodeCall& call, const TensorPartTask& task, boo
     const unsigned marked = careful ? clean_rows<D>(values) : 0;
     float shrink[TensorRows::kRows];
     rows.add(shape, slot + own, marked, tile, shrink);
-#pragma unroll
-    for (int n = 0; n < D / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        result[n][i] *= shrink[i / 2];
-      }
-    }
+    multiply_rows(result, shrink);
     add_shares<D>(tile, values, result);
   }
 }
@@ -179,15 +173,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 3)
         TensorRows rows(call.args.shape, task);
         float result[D / 8][4] = {};
         add_keys<D>(call, task, careful, *shared, rows, result);
-        float odd = 0;
-#pragma unroll
-        for (int n = 0; n < D / 8; ++n) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            odd += result[n][i] * 0;
-          }
-        }
-        if (careful || row_reduce<Either>(odd != 0 ? 1u : 0u) == 0) {
+        if (careful || !any_of_block(has_odd(result))) {
           __syncthreads();
           merge_warps<D>(call, task, rows, result, *shared);
           break;
@@ -203,7 +189,7 @@ bool launch_tensor_parts(const DecodeCall& call, Stream stream) {
   const auto& args = call.args;
   const auto& shape = args.shape;
   const auto fits = [](const Cache& cache, int64_t size) {
-    return size > 0 && size <= 128 && size % kPiece == 0 && is_aligned(cache.data) &&
+    return size > 0 && size <= kMostTensorHead && size % kPiece == 0 && is_aligned(cache.data) &&
            cache.page % kPiece == 0 && cache.key % kPiece == 0 && cache.head % kPiece == 0;
   };
   if (!fits(args.k, shape.size) || !fits(args.v, shape.value_size)) {
@@ -224,9 +210,7 @@ bool launch_tensor_parts(const DecodeCall& call, Stream stream) {
            sizeof(TensorPart<T, D>), stream, call, page_size_of(call), q_vectors, tasks);
     return true;
   };
-  const int64_t widest = shape.size > shape.value_size ? shape.size : shape.value_size;
-  return widest <= 64 ? run(std::integral_constant<int, 64>())
-                      : run(std::integral_constant<int, 128>());
+  return with_tile_width(shape, run);
 }
 
 }  // namespace

@@ -38,22 +38,22 @@ struct TensorPart {
   }
 };
 
+// Which elements of a warp's tile of scores a lane has.
+struct KeyElements : WarpElements {
+  static constexpr int kColumns = 2 * kKeyTiles;
+
+  static __device__ int row(int i) {
+    return static_cast<int>(threadIdx.x) % kWarp / kThreads + 8 * i;
+  }
+};
+
 // What a lane knows of its two rows of a tile of scores, which four lanes share.
-struct TensorRows {
-  static constexpr int kRows = 2;
-  static constexpr int kThreads = 4;
+struct TensorRows : KeyElements {
   int begin[kRows];  // which keys of the part the query sees
   int end[kRows];
   float peak[kRows];
   float total[kRows];   // this lane's part of the sum of exponentials relative to the peak
   unsigned spoilt = 0;  // a bit for each row: whether it sees a value that is not finite
-
-  static __device__ int row(int i) {
-    return static_cast<int>(threadIdx.x) % kWarp / kThreads + 8 * i;
-  }
-  static __device__ int column(int j) {
-    return j / 2 * kMmaColumns + static_cast<int>(threadIdx.x) % kThreads * 2 + j % 2;
-  }
 
   __device__ TensorRows(const DecodeShape& shape, const TensorPartTask& task) {
 #pragma unroll
@@ -77,8 +77,8 @@ struct TensorRows {
     for (int i = 0; i < kRows; ++i) {
       float found = kNothing<float>;
 #pragma unroll
-      for (int j = 0; j < 2 * kKeyTiles; ++j) {
-        float& element = tile[j / 2][2 * i + j % 2];
+      for (int j = 0; j < kColumns; ++j) {
+        float& element = at(tile, i, j);
         const int key = slot + column(j);
         float score = kNothing<float>;
         if (key >= begin[i] && key < end[i]) {
@@ -89,19 +89,7 @@ struct TensorRows {
         found = score > found ? score : found;
         element = score;
       }
-      found = warp_reduce<Larger>(found, kThreads);
-      const float largest = found > peak[i] ? found : peak[i];
-      // Where no key is seen yet, anything finite will do.
-      const float base = largest == kNothing<float> ? 0 : largest;
-      shrink[i] = exponential(peak[i] - base);
-      peak[i] = largest;
-      total[i] *= shrink[i];
-#pragma unroll
-      for (int j = 0; j < 2 * kKeyTiles; ++j) {
-        float& element = tile[j / 2][2 * i + j % 2];
-        element = exponential(element - base);
-        total[i] += element;
-      }
+      share_scores<KeyElements>(tile, i, found, peak[i], total[i], shrink[i]);
     }
   }
 };

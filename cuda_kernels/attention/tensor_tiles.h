@@ -11,6 +11,8 @@ namespace fusewheel {
 namespace {
 
 constexpr int kPiece = 8;
+// Elements of a row of a head at most.
+constexpr int kMostTensorHead = 128;
 constexpr int kWarpRows = kTile / (kTileThreads / kWarp);  // of a tile of scores
 static_assert(kWarpRows == kMmaRows, "a warp has whole tiles of the tensor cores");
 
@@ -159,6 +161,43 @@ __device__ void add_columns(const float (&weights)[tiles][4], const T* rows,
       multiply_pair(left, right, result[n], result[n + 1], T{});
     }
   }
+}
+
+// Each row of a result times a number of its own.
+template <int tiles>
+__device__ void multiply_rows(float (&result)[tiles][4], const float (&factors)[WarpElements::kRows]) {
+#pragma unroll
+  for (int n = 0; n < tiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      result[n][i] *= factors[i / 2];
+    }
+  }
+}
+
+// Whether what a thread has of a result is not finite somewhere.
+template <int tiles>
+__device__ bool has_odd(const float (&result)[tiles][4]) {
+  float odd = 0;
+#pragma unroll
+  for (int n = 0; n < tiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      odd += result[n][i] * 0;
+    }
+  }
+  return odd != 0;
+}
+
+// Whether a thread of the block says so.
+__device__ inline bool any_of_block(bool own) { return row_reduce<Larger>(own ? 1 : 0) != 0; }
+
+// run(D) with the narrowest tiles that the rows of a head fit.
+template <typename Shape, typename Run>
+bool with_tile_width(const Shape& shape, const Run& run) {
+  const int64_t widest = shape.size > shape.value_size ? shape.size : shape.value_size;
+  return widest <= 64 ? run(std::integral_constant<int, 64>())
+                      : run(std::integral_constant<int, kMostTensorHead>());
 }
 
 // Writes what the warp has of the rows of a result, D columns, through a tile of shared memory that
