@@ -60,8 +60,8 @@ class GgufTensor:
 class Texts(Sequence[str]):
     """The strings of an array in the file, which are decoded when they are asked for.
 
-    A vocabulary has a hundred thousand of them, and the tokenizer reads it by itself. To ask for one
-    by its index decodes all.
+    A vocabulary has a hundred thousand of them, and the tokenizer reads it by itself. To ask for
+    one by its index decodes all.
 
     Args:
         data: the file.
