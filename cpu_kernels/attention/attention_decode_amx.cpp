@@ -40,7 +40,13 @@ struct Tiling {
   }
 };
 
+// Queries are multiplied by it, and scores divided by it at last: products with codes in int8 would be
+// infinite where scores are not.
+template <typename E>
+constexpr float kQueryUnit = sizeof(E) == 1 ? 0x1p-16f : 1.0f;
+
 // Queries as columns to multiply by.
+template <typename E>
 FUSEWHEEL_AMX void pack_queries(const DecodeArgs& args, const Part& part, const Cut& cut,
                                 const Few& few, BFloat16* to) {
   const auto& shape = args.shape;
@@ -54,7 +60,8 @@ FUSEWHEEL_AMX void pack_queries(const DecodeArgs& args, const Part& part, const 
       float plain[kStep] = {};
       widen_all(shape.dtype, args.q, from + column, live, plain);
       __m512i parts[kTile];
-      cut_numbers(load(plain), load(plain + kTile), cut.parts, parts, 1);
+      cut_numbers(load(plain) * kQueryUnit<E>, load(plain + kTile) * kQueryUnit<E>, cut.parts,
+                  parts, 1);
       for (int64_t p = 0; p < cut.parts; ++p) {
         block[p * cut.queries + i] = bit_cast<Vec<float>>(parts[p]);
       }
@@ -78,9 +85,11 @@ FUSEWHEEL_AMX_INLINE void multiply_keys(const Keys& keys, const BFloat16* querie
   _tile_stored(0, products, kLine);
 }
 
-// From products with the parts of queries to scores, rows of queries: sixteen keys, with a factor each.
+// From products with the parts of queries to scores, rows of queries: sixteen keys, with a factor each, and
+// then a factor for all.
 FUSEWHEEL_INLINE void finish_scores(const DecodeShape& shape, const Cut& cut, const float* products,
-                                    int64_t count, Vec<float> factors, float* scores) {
+                                    int64_t count, Vec<float> factors, float scale,
+                                    float* scores) {
   const float cap = static_cast<float>(shape.softcap);
   Vec<float> block[kTile];
   for (int64_t i = 0; i < kTile; ++i) {
@@ -91,7 +100,7 @@ FUSEWHEEL_INLINE void finish_scores(const DecodeShape& shape, const Cut& cut, co
     // An infinite product stays what it is.
     const Vec<float> first = block[i];
     const Vec<float> whole = first * 0.0f == 0.0f ? first + cut.small(block, i) : first;
-    const Vec<float> score = whole * factors;
+    const Vec<float> score = whole * factors * scale;
     store(scores + i * kRoom, cap > 0 ? tanh(score / cap) * cap : score);
   }
 }
@@ -100,21 +109,22 @@ template <typename E>
 FUSEWHEEL_AMX void score_keys(const DecodeArgs& args, const Part& part, const Cut& cut,
                               const Room<float>& room, const Tiling& tiling) {
   const auto& shape = args.shape;
+  const auto scale = static_cast<float>(shape.scale / kQueryUnit<E>);
   for (int64_t key = part.keys.begin / kTile * kTile; key < part.keys.end; key += kTile) {
     const int64_t end = key + 2 * kTile < part.keys.end ? key + 2 * kTile : part.keys.end;
     for (int64_t h = 0; h < shape.task_heads; ++h) {
       const int64_t head = part.head + h;
       const E* own = static_cast<const E*>(args.k.data) + head * args.k.head;
-      Vec<float> factors = splat(static_cast<float>(shape.scale));
+      Vec<float> factors = splat(1.0f);
       if constexpr (sizeof(E) == 1) {
-        factors *= pick<float>(args.k_scales.data, head * args.k_scales.head, room.key_scales + key);
+        factors = pick<float>(args.k_scales.data, head * args.k_scales.head, room.key_scales + key);
       }
       const Keys keys = keys_at(own, room.keys + key, shape.size, tiling.rows);
       Ahead<E> next = {own, room.keys, shape.size, key + kTile, end};
       for_few(shape, h, cut.queries, [&](const Few& few) FUSEWHEEL_AMX {
         multiply_keys(keys, tiling.queries + tiling.index(shape, cut, few) * kTile * tiling.depth,
                       tiling.depth, &next, tiling.products);
-        finish_scores(shape, cut, tiling.products, few.count, factors,
+        finish_scores(shape, cut, tiling.products, few.count, factors, scale,
                       scores_of(shape, room, few) + key);
       });
       next.ask(kTile);
@@ -195,8 +205,8 @@ FUSEWHEEL_AMX void attend(const DecodeArgs& args, int64_t index, void* memory) {
   }
   __builtin_memset(tiling.shares, 0, kTile * kBlock * sizeof(BFloat16));
   for_all([&](const Few& few) {
-    pack_queries(args, part, cut, few,
-                 tiling.queries + tiling.index(shape, cut, few) * kTile * tiling.depth);
+    pack_queries<E>(args, part, cut, few,
+                    tiling.queries + tiling.index(shape, cut, few) * kTile * tiling.depth);
   });
   {
     const Tiles tiles;

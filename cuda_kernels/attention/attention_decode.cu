@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocks<C, A, kRows>)
       continue;
     }
     multiply_keys<C>(call, task, k_vectors, *shared);
-    take_exponentials(call, task, *shared);
+    take_exponentials<C>(call, task, *shared);
     const unsigned odd = add_values<C>(call, task, v_vectors, *shared);
     for (int r = threadIdx.x; r < task.rows; r += kDecodeThreads) {
       task.template found<A>(call, r)[kPartOdd] = odd >> r & 1 ? static_cast<A>(NAN) : A{};

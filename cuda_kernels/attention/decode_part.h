@@ -45,9 +45,14 @@ __device__ bool find_places(const DecodeCall& call, const Divisor& page_size,
   return row_sum(missing) > 0;
 }
 
+// Queries are multiplied by it, and scores divided by it at last: products with codes in int8 would be
+// infinite where scores are not.
+template <typename C>
+constexpr float kQueryUnit = sizeof(C) == 1 ? 1.0f / 65536 : 1;
+
 // Elements [begin, begin + kDecodeDepth) of all queries, in pieces of vectors; zeros where there are
 // none.
-template <int V, int kRows, typename A>
+template <typename C, int V, int kRows, typename A>
 __device__ void load_queries(const DecodeCall& call, const PartTask<kRows>& task, int64_t begin,
                              PartMemory<A, kRows>& shared) {
   const auto& shape = call.args.shape;
@@ -59,7 +64,8 @@ __device__ void load_queries(const DecodeCall& call, const PartTask<kRows>& task
     if (row < task.rows && column < shape.size) {
       value = load_one<A>(call.args.q, shape.dtype,
                           task.batch * strides[0] + task.head(shape, row) * strides[1] +
-                              task.query(shape, row) * strides[2] + column);
+                              task.query(shape, row) * strides[2] + column) *
+              kQueryUnit<C>;
     }
     shared.values[i] = value;
   }
@@ -78,7 +84,7 @@ __device__ void multiply_keys(const DecodeCall& call, const PartTask<kRows>& tas
     const int64_t left = shape.size - begin;
     const int depth = left < kDecodeDepth ? static_cast<int>(left) : kDecodeDepth;
     __syncthreads();  // the queries before have been read
-    load_queries<V>(call, task, begin, shared);
+    load_queries<C, V>(call, task, begin, shared);
     __syncthreads();
     for (int at = task.from; at < task.to; at += kOwn * kKeysAtOnce) {
       const C* keys[kOwn];
@@ -128,11 +134,11 @@ __device__ void multiply_keys(const DecodeCall& call, const PartTask<kRows>& tas
 }
 
 // Products become scores, and these their exponentials relative to the largest. A warp has a query.
-template <int kRows, typename A>
+template <typename C, int kRows, typename A>
 __device__ void take_exponentials(const DecodeCall& call, const PartTask<kRows>& task,
                                   PartMemory<A, kRows>& shared) {
   const auto& shape = call.args.shape;
-  const auto scale = static_cast<A>(shape.scale);
+  const auto scale = static_cast<A>(shape.scale / kQueryUnit<C>);
   const auto softcap = static_cast<A>(shape.softcap);
   const auto* scales = static_cast<const A*>(call.args.k_scales.data);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -142,10 +148,11 @@ __device__ void take_exponentials(const DecodeCall& call, const PartTask<kRows>&
     for (int slot = task.from + lane; slot < task.to; slot += kWarp) {
       A score = -static_cast<A>(INFINITY);
       if (task.sees(shape, r, slot)) {
-        score = shared.scores[r][slot] * scale;
+        score = shared.scores[r][slot];
         if (shape.is_int8) {
           score *= scales[shared.places[slot].in(call.args.k_scales, task.kv_head)];
         }
+        score *= scale;
         score = softcap > 0 ? hyperbolic_tangent(score / softcap) * softcap : score;
       }
       shared.scores[r][slot] = score;

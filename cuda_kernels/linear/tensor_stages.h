@@ -3,6 +3,7 @@
 #pragma once
 
 #include "args.h"
+#include "common/reduce.h"
 #include "common/rows.h"
 #include "tensor_codes.h"
 
@@ -12,6 +13,12 @@ namespace {
 constexpr int kTensorWarps = 4;
 constexpr int kTensorColumns = 32;  // of y, a block
 constexpr int kTensorTiles = kTensorColumns / kMmaColumns;
+
+// Whether products of finite numbers with codes may be infinite. Those of float16 are below 2^33.
+template <typename T>
+constexpr bool kMayOverflow = std::is_same_v<T, __nv_bfloat16>;
+// What codes are multiplied by then: a power of two, so that sums of a chunk are below 2^128.
+constexpr float kSmallUnit = 1.0f / 65536;
 
 // A chunk of a row, and what keeps rows in different banks.
 constexpr int kRowPieces = kChunk / 8;
@@ -131,10 +138,26 @@ __device__ void read_codes(const WeightReader<typename Codes::Stored>& weight, i
 // Where a row of a warp's sums begins: rows that are written together are in different banks.
 __device__ inline int sums_of_row(int row) { return row * (kTensorColumns + 8) + row / 4 % 2; }
 
-// Adds the warps' sums, and the bias, and writes y.
+// Of all threads of a block of tensor_rows.h; `flags` is shared memory that nobody uses.
+__device__ inline bool any_of_warps(bool own, int* flags) {
+  const int any = warp_reduce<Larger>(own ? 1 : 0);
+  if (threadIdx.x == 0) {
+    flags[threadIdx.y] = any;
+  }
+  __syncthreads();
+  int all = 0;
+#pragma unroll
+  for (int warp = 0; warp < kTensorWarps; ++warp) {
+    all |= flags[warp];
+  }
+  return all != 0;
+}
+
+// Adds the warps' sums, and the bias, and writes y. With units of less than 1 it only replaces what is not
+// finite. Returns whether anything is not, in any thread of the block.
 template <typename T, int M>
-__device__ void write_sums(const LinearArgs& args, int64_t row, int64_t column,
-                           const float (&y)[M][kTensorTiles][4], float* sums) {
+__device__ bool write_sums(const LinearArgs& args, int64_t row, int64_t column,
+                           const float (&y)[M][kTensorTiles][4], float unit, float* sums) {
   constexpr int kRows = M * kMmaRows;
   const int lane = threadIdx.x;
   const int warp_sums = sums_of_row(kRows);
@@ -152,18 +175,26 @@ __device__ void write_sums(const LinearArgs& args, int64_t row, int64_t column,
     }
   }
   __syncthreads();
-  if (column + lane >= args.weight.rows) {
-    return;
-  }
-  const float bias =
-      args.bias == nullptr ? 0 : load_one<float>(args.bias, args.bias_dtype, column + lane);
-  for (int i = threadIdx.y; i < kRows && row + i < args.rows; i += kTensorWarps) {
-    float sum = bias;
-    for (int warp = 0; warp < kTensorWarps; ++warp) {
-      sum += sums[warp * warp_sums + sums_of_row(i) + lane];
+  bool odd = false;
+  if (column + lane < args.weight.rows) {
+    const float bias =
+        args.bias == nullptr ? 0 : load_one<float>(args.bias, args.bias_dtype, column + lane);
+    for (int i = threadIdx.y; i < kRows && row + i < args.rows; i += kTensorWarps) {
+      T& to = static_cast<T*>(args.y)[(row + i) * args.weight.rows + column + lane];
+      if (unit != 1 && widen(to) * 0 == 0) {
+        continue;
+      }
+      float sum = bias * unit;
+      for (int warp = 0; warp < kTensorWarps; ++warp) {
+        sum += sums[warp * warp_sums + sums_of_row(i) + lane];
+      }
+      sum *= 1 / unit;
+      odd = odd || sum * 0 != 0;
+      narrow(sum, to);
     }
-    narrow(sum, static_cast<T*>(args.y)[(row + i) * args.weight.rows + column + lane]);
   }
+  return kMayOverflow<T> &&
+         any_of_warps(odd, reinterpret_cast<int*>(sums + kTensorWarps * warp_sums));
 }
 
 }  // namespace

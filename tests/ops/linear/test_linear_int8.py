@@ -90,12 +90,14 @@ def test_rows_of_zeros_and_of_nan_keep_to_themselves():
             assert y[2].isnan().all() and not y[[0, 1, 3]].isnan().any()
 
 
+@pytest.mark.parametrize("given", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("groups", [(), (4,), (16,)], ids=str)
 @pytest.mark.parametrize("rows", [1, 4, 16, 17])
-def test_codes_times_large_activations_may_overflow(rows, groups):
+def test_codes_times_large_activations_may_overflow(rows, groups, given):
     """The products with codes alone are beyond float32, those with scaled codes are not."""
-    codes, scales = weight(43, 512, *groups, dtype=torch.float32)
-    x = Make(seed=11)(rows, 512) * 1e37
+    codes, scales = weight(43, 512, *groups, dtype=given)
+    x = (Make(seed=11)(rows, 512) * 1e37).to(given)
+    x[rows // 2] = Make(seed=13)(512).to(given) * 1e-37  # beside them, one whose digits must stay
     for dynamic in (False, True):
         arguments = (x, codes, scales / 32, None, dynamic)
         assert OPERATOR.reference(*arguments).isfinite().all()
