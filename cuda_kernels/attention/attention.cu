@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   FUSEWHEEL_DYNAMIC_SHARED(A, shared);
   A* weights = shared + 2 * kSlice<A>;
   for (int64_t index = blockIdx.x; index < division.tasks; index += gridDim.x) {
-    const Task task(division, args.shape, index);
+    const Task& task = shared_task(division, args.shape, index);
     if (!task.exists) {
       continue;
     }

@@ -23,7 +23,7 @@ __device__ void gradient(const AttentionBackwardArgs& args, const Division& divi
   const auto& shape = forward.shape;
   const int64_t group = shape.heads / shape.kv_heads;
   A* weights = shared + 2 * kSlice<A>;
-  const Task task(division, shape, index);
+  const Task& task = shared_task(division, shape, index);
   if (!task.exists) {
     return;
   }

@@ -3,6 +3,8 @@
 
 #include <fusewheel/attention/attention_varlen_args.h>
 
+#include <new>
+
 #include "tiles.h"
 
 namespace fusewheel {
@@ -76,6 +78,19 @@ struct Task {
     wrong = *packed.wrong;
   }
 };
+
+// The block's task, in shared memory: it has the same for all threads, and they have no registers to spare.
+// Every thread must call it.
+__device__ inline const Task& shared_task(const Division& division, const AttentionShape& shape,
+                                          int64_t index) {
+  __shared__ alignas(Task) unsigned char memory[sizeof(Task)];
+  __syncthreads();  // the task before has been read
+  if (threadIdx.x == 0) {
+    new (memory) Task(division, shape, index);
+  }
+  __syncthreads();
+  return *reinterpret_cast<const Task*>(memory);
+}
 
 // One value for each query of a head, from query `first` on.
 template <typename A>

@@ -19,9 +19,9 @@ __device__ inline uint32_t word_of(const uint4& bits, int i) {
   return words[i];
 }
 
-// A whole number from 0 to 255 as the last bits of 2^23 + number, less `zero`, times a power of two: exact.
-__device__ inline float number_of(uint32_t code, float zero, float unit) {
-  return multiply_add(__uint_as_float(0x4b000000u | code), unit, -(8388608.0f + zero) * unit);
+// A whole number from 0 to 255 as the last bits of 2^23 + number, which the subtraction leaves alone.
+__device__ inline float number_of(uint32_t code, float zero) {
+  return __uint_as_float(0x4b000000u | code) - (8388608.0f + zero);
 }
 
 struct Int4Tiles {
@@ -43,13 +43,12 @@ struct Int4Tiles {
   }
 
   template <typename T>
-  static __device__ void pairs(const uint4 (&bits)[kVectors], int step, float unit,
-                               uint32_t (&to)[2]) {
+  static __device__ void pairs(const uint4 (&bits)[kVectors], int step, uint32_t (&to)[2]) {
     const uint32_t codes = word_of(bits[0], step / 2) >> (step % 2 * 16);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      to[half] = pair_of(number_of(codes >> (4 * half) & 0xf, 0, unit),
-                         number_of(codes >> (4 * half + 8) & 0xf, 0, unit), T{});
+      to[half] = pair_of(number_of(codes >> (4 * half) & 0xf, 0),
+                         number_of(codes >> (4 * half + 8) & 0xf, 0), T{});
     }
   }
 };
@@ -73,13 +72,12 @@ struct Int8Tiles {
   }
 
   template <typename T>
-  static __device__ void pairs(const uint4 (&bits)[kVectors], int step, float unit,
-                               uint32_t (&to)[2]) {
+  static __device__ void pairs(const uint4 (&bits)[kVectors], int step, uint32_t (&to)[2]) {
     const uint32_t codes = word_of(bits[step / 4], step % 4) ^ 0x80808080u;  // 128 more, from 0 on
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      to[half] = pair_of(number_of(codes >> (16 * half) & 0xff, 128, unit),
-                         number_of(codes >> (16 * half + 8) & 0xff, 128, unit), T{});
+      to[half] = pair_of(number_of(codes >> (16 * half) & 0xff, 128),
+                         number_of(codes >> (16 * half + 8) & 0xff, 128), T{});
     }
   }
 };

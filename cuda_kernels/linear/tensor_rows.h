@@ -20,8 +20,7 @@ namespace {
 template <typename T, typename Codes, int M>
 __device__ void multiply_group(const unsigned char* stage,
                                const uint4 (&bits)[kTensorTiles][Codes::kVectors], int shift,
-                               int group, float unit, float (&sums)[M][kTensorTiles][4],
-                               float (&ones)[M][4]) {
+                               int group, float (&sums)[M][kTensorTiles][4], float (&ones)[M][4]) {
   const int row = threadIdx.x / 4;
   const int quarter = threadIdx.x % 4;
   uint32_t x[M][2][4][4];  // of each row, the words of the quarter's pieces
@@ -32,7 +31,7 @@ __device__ void multiply_group(const unsigned char* stage,
         from + Codes::place(Codes::piece(quarter, i % 4)) * kVectorBytes);
     memcpy(x[i / 8][i / 4 % 2][i % 4], &bits, sizeof(bits));
   }
-  const uint32_t one[2] = {pair_of(unit, unit, T{}), pair_of(unit, unit, T{})};
+  const uint32_t one[2] = {pair_of(1, 1, T{}), pair_of(1, 1, T{})};
 #pragma unroll
   for (int step = 0; step < kChunk / kMmaInner; ++step) {
     const bool belongs = Codes::element(quarter, step) >> shift == group;
@@ -50,7 +49,7 @@ __device__ void multiply_group(const unsigned char* stage,
 #pragma unroll
     for (int n = 0; n < kTensorTiles; ++n) {
       uint32_t b[2];
-      Codes::template pairs<T>(bits[n], step, unit, b);
+      Codes::template pairs<T>(bits[n], step, b);
 #pragma unroll
       for (int m = 0; m < M; ++m) {
         multiply_add_tiles(a[m], b, sums[m][n], T{});
@@ -92,11 +91,11 @@ __device__ void add_group(const Scales<T>& scales, int64_t group, int64_t column
 template <int M>
 constexpr int kTensorBlocks = M == 1 ? 0 : 2;
 
-// What a warp's chunks give of y, in units of `unit`.
+// What a warp's chunks give of y. With `small`, activations are multiplied by kSmallUnit.
 template <typename T, typename Codes, int M>
 __device__ void add_chunks(const LinearArgs& args, const WeightReader<typename Codes::Stored>& weight,
                            const TensorPlan& plan, const Scales<T>& scales, int64_t row,
-                           int64_t column, float unit, unsigned char* stages,
+                           int64_t column, bool small, unsigned char* stages,
                            float (&y)[M][kTensorTiles][4]) {
   constexpr int kTwo = kStages<M> > 1;
   uint4 next[kTensorTiles][Codes::kVectors];
@@ -108,7 +107,7 @@ __device__ void add_chunks(const LinearArgs& args, const WeightReader<typename C
   end_group_of_copies();
   for (int stage = 0; chunk < plan.chunks; chunk += kTensorWarps) {
     const bool is_last = chunk + kTensorWarps >= plan.chunks;
-    const unsigned char* own = stages + stage * kStageBytes<M>;
+    unsigned char* own = stages + stage * kStageBytes<M>;
     stage = (stage + 1) % kStages<M>;
     uint4 bits[kTensorTiles][Codes::kVectors];
 #pragma unroll
@@ -125,13 +124,16 @@ __device__ void add_chunks(const LinearArgs& args, const WeightReader<typename C
     end_group_of_copies();
     wait_for_copies<kTwo>();
     __syncwarp();
+    if (kMayOverflow<T> && small) {
+      shrink_x<T, Codes, M>(own);
+    }
 #pragma unroll 1
     for (int group = 0; group << plan.shift < kChunk; ++group) {
       const int64_t k = chunk * kChunk + (static_cast<int64_t>(group) << plan.shift);
       if (k < args.weight.columns) {
         float sums[M][kTensorTiles][4] = {};
         float ones[M][4] = {};
-        multiply_group<T, Codes, M>(own, bits, plan.shift, group, unit, sums, ones);
+        multiply_group<T, Codes, M>(own, bits, plan.shift, group, sums, ones);
         add_group<T, Codes, M>(scales, args.weight.groups == 1 ? 0 : weight.group_size.divide(k),
                                args.weight.rows - column, sums, ones, y);
       }
@@ -152,18 +154,17 @@ __global__ void __launch_bounds__(kWarp* kTensorWarps, kTensorBlocks<M>)
                  const TensorPlan plan) {
   if constexpr (kHasTensorCores) {
     FUSEWHEEL_DYNAMIC_SHARED(unsigned char, memory);
-    const int64_t column = static_cast<int64_t>(blockIdx.x) * kTensorColumns;
-    const int64_t row = static_cast<int64_t>(blockIdx.y) * (M * kMmaRows);
-    const Scales<T> scales(args.weight, plan, column, memory + kStagesBytes<M>);
-    unsigned char* stages = memory + threadIdx.y * kStages<M> * kStageBytes<M>;
-    // Large activations once more, in small units. Not at first: tiny ones would lose digits.
+    // Large activations once more, by smaller numbers. Not at first: tiny ones would lose digits.
 #pragma unroll 1
-    for (float unit = 1;; unit = kSmallUnit) {
+    for (bool small = false;; small = true) {
+      const int64_t column = static_cast<int64_t>(blockIdx.x) * kTensorColumns;
+      const int64_t row = static_cast<int64_t>(blockIdx.y) * (M * kMmaRows);
+      const Scales<T> scales(args.weight, plan, column, memory + kStagesBytes<M>);
+      unsigned char* stages = memory + threadIdx.y * kStages<M> * kStageBytes<M>;
       float y[M][kTensorTiles][4] = {};
-      add_chunks<T, Codes, M>(args, weight, plan, scales, row, column,
-                              kMayOverflow<T> ? unit : 1, stages, y);
-      if (!write_sums<T, M>(args, row, column, y, unit, reinterpret_cast<float*>(memory)) ||
-          unit != 1) {
+      add_chunks<T, Codes, M>(args, weight, plan, scales, row, column, small, stages, y);
+      if (!write_sums<T, M>(args, row, column, y, small, reinterpret_cast<float*>(memory)) ||
+          small) {
         break;
       }
       __syncthreads();  // the sums have been read

@@ -17,7 +17,7 @@ constexpr int kTensorTiles = kTensorColumns / kMmaColumns;
 // Whether products of finite numbers with codes may be infinite. Those of float16 are below 2^33.
 template <typename T>
 constexpr bool kMayOverflow = std::is_same_v<T, __nv_bfloat16>;
-// What codes are multiplied by then: a power of two, so that sums of a chunk are below 2^128.
+// What activations are multiplied by then: a power of two, so that sums of a chunk are below 2^128.
 constexpr float kSmallUnit = 1.0f / 65536;
 
 // A chunk of a row, and what keeps rows in different banks.
@@ -119,6 +119,24 @@ __device__ void begin_x(const LinearArgs& args, int64_t row, int64_t chunk, unsi
   }
 }
 
+// Multiplies a chunk of x by kSmallUnit.
+template <typename T, typename Codes, int M>
+__device__ void shrink_x(unsigned char* stage) {
+  const int piece = threadIdx.x % kRowPieces;
+#pragma unroll 1
+  for (int i = threadIdx.x / kRowPieces; i < M * kMmaRows; i += kWarp / kRowPieces) {
+    T* own = reinterpret_cast<T*>(stage + i * kRowBytes + Codes::place(piece) * kVectorBytes);
+    float values[kLanes<T>];
+    load(own, values);
+#pragma unroll
+    for (int k = 0; k < kLanes<T>; ++k) {
+      values[k] *= kSmallUnit;
+    }
+    store(own, values);
+  }
+  __syncwarp();
+}
+
 // A lane's vectors of the weight of a chunk, for each tile of columns.
 template <typename Codes>
 __device__ void read_codes(const WeightReader<typename Codes::Stored>& weight, int64_t column,
@@ -153,11 +171,11 @@ __device__ inline bool any_of_warps(bool own, int* flags) {
   return all != 0;
 }
 
-// Adds the warps' sums, and the bias, and writes y. With units of less than 1 it only replaces what is not
-// finite. Returns whether anything is not, in any thread of the block.
+// Adds the warps' sums, and the bias, and writes y. `small` sums only replace what is not finite. Returns
+// whether anything is not, in any thread of the block.
 template <typename T, int M>
 __device__ bool write_sums(const LinearArgs& args, int64_t row, int64_t column,
-                           const float (&y)[M][kTensorTiles][4], float unit, float* sums) {
+                           const float (&y)[M][kTensorTiles][4], bool small, float* sums) {
   constexpr int kRows = M * kMmaRows;
   const int lane = threadIdx.x;
   const int warp_sums = sums_of_row(kRows);
@@ -181,14 +199,14 @@ __device__ bool write_sums(const LinearArgs& args, int64_t row, int64_t column,
         args.bias == nullptr ? 0 : load_one<float>(args.bias, args.bias_dtype, column + lane);
     for (int i = threadIdx.y; i < kRows && row + i < args.rows; i += kTensorWarps) {
       T& to = static_cast<T*>(args.y)[(row + i) * args.weight.rows + column + lane];
-      if (unit != 1 && widen(to) * 0 == 0) {
+      if (small && widen(to) * 0 == 0) {
         continue;
       }
-      float sum = bias * unit;
+      float sum = small ? bias * kSmallUnit : bias;
       for (int warp = 0; warp < kTensorWarps; ++warp) {
         sum += sums[warp * warp_sums + sums_of_row(i) + lane];
       }
-      sum *= 1 / unit;
+      sum = small ? sum / kSmallUnit : sum;
       odd = odd || sum * 0 != 0;
       narrow(sum, to);
     }
