@@ -20,7 +20,7 @@ Compute = Callable[[Function, Arguments], Sequence[Tensor]]
 
 # Of how many elements eager's errors are looked for, first few and then more; each neighbour has as
 # many as the tensor that is judged. And how many neighbours at the least, and at the most.
-STAGES = ((4096, 20), (65536, 60), (2**18, 240))
+STAGES = ((1024, 4), (4096, 20), (65536, 60), (2**18, 240))
 MOST = 1000
 HALVES = (torch.bfloat16, torch.float16)
 # How far those are, in proportion to each number, in turn: where numbers of one magnitude

@@ -23,12 +23,32 @@ GRADIENTS = 2
 """Samples whose gradients are compared."""
 LARGEST = 4000
 """Elements of the sample whose second derivatives are."""
+FOUR_PIECES, ANY_PLACEMENT = 0, 1
+"""Which third of the operators a change tries in groups of four."""
 
 
-@pytest.mark.parametrize("pieces", (2, 4))
+def in_third(turn: int) -> list[Operator]:
+    """Every third operator: what four processes do together takes long."""
+    return list(ops.operators())[turn::3]
+
+
+def names_in_third(turn: int) -> list[Any]:
+    """The names of all operators; the night takes those that are not in this third."""
+    chosen = in_third(turn)
+    return [
+        pytest.param(operator.name, marks=() if operator in chosen else NIGHTLY)
+        for operator in ops.operators()
+    ]
+
+
 @pytest.mark.parametrize("name", [operator.name for operator in ops.operators()])
-def test_pieces(name: str, pieces: int, passed):
-    passed(f"{name}, {pieces}")
+def test_two_pieces(name: str, passed):
+    passed(f"{name}, 2")
+
+
+@pytest.mark.parametrize("name", names_in_third(FOUR_PIECES))
+def test_four_pieces(name: str, passed):
+    passed(f"{name}, 4")
 
 
 @NIGHTLY
@@ -37,7 +57,7 @@ def test_pieces_of_more_samples(name: str, passed):
     passed(f"{name}, more samples")
 
 
-@pytest.mark.parametrize("name", [operator.name for operator in ops.operators()])
+@pytest.mark.parametrize("name", names_in_third(ANY_PLACEMENT))
 def test_any_placement(name: str, passed):
     passed(f"{name}, any")
 
@@ -59,9 +79,10 @@ def checks() -> Iterator[Check]:
     four = init_device_mesh("cpu", (SIZE,))
     mesh = init_device_mesh("cpu", (2, SIZE // 2), mesh_dim_names=("outer", "inner"))
     two = mesh["inner"]
-    for operator in ops.operators():
+    for operator in in_third(FOUR_PIECES):
         # A group of four meets one sample, to save time.
         yield f"{operator.name}, 4", partial(check, operator, four, 1)
+    for operator in in_third(ANY_PLACEMENT):
         yield f"{operator.name}, any", partial(check_any, operator, mesh)
     yield from in_turn((f"{o.name}, 2", partial(check, o, two, SAMPLES)) for o in ops.operators())
     yield from in_turn(
@@ -72,8 +93,14 @@ def checks() -> Iterator[Check]:
 def checks_at_night() -> Iterator[Check]:
     from torch.distributed.tensor import init_device_mesh
 
+    four = init_device_mesh("cpu", (SIZE,))
     mesh = init_device_mesh("cpu", (2, SIZE // 2), mesh_dim_names=("outer", "inner"))
     two = mesh["inner"]
+    for operator in ops.operators():
+        if operator not in in_third(FOUR_PIECES):
+            yield f"{operator.name}, 4", partial(check, operator, four, 1)
+        if operator not in in_third(ANY_PLACEMENT):
+            yield f"{operator.name}, any", partial(check_any, operator, mesh)
     yield from in_turn(
         (f"{o.name}, more samples", partial(check, o, two, 8)) for o in ops.operators()
     )
