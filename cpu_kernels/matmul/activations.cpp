@@ -117,16 +117,7 @@ template <typename Code>
 int32_t round_group(const float* from, int64_t size, int64_t padded, Code* codes, float& step) {
   constexpr int lanes = kLanes<float>;
   constexpr int vectors = kInt4Block / lanes;
-  Vec<float> largest = {};
-  Vec<float> mean = {};
-  const float share = 1 / static_cast<float>(size);
-  for_each_vector<float>(size, [&](int64_t i, int64_t live) {
-    const Vec<float> value = load(from + i, live);
-    const Vec<float> magnitude = value < 0 ? -value : value;
-    largest = magnitude > largest ? magnitude : largest;
-    mean += magnitude * share;  // a sum could overflow
-  });
-  const Rounding rounding = round_block({max<float>(largest), sum<float>(mean)}, 127);
+  const Rounding rounding = round_block(measure_group(from, size), 127);
   step = rounding.step;
   Integers total = {};
   for (int64_t i = 0; i < padded; i += kInt4Block) {

@@ -1,4 +1,4 @@
-// Sums that overflowed although the result may not. Activations are summed, and multiplied with codes,
+// Sums that are not finite although the result may be. Activations are summed, and multiplied with codes,
 // before a scale comes: where those are large, the scaled numbers themselves are added up again.
 #pragma once
 
@@ -17,24 +17,44 @@ FUSEWHEEL_INLINE bool all_finite(const float* sums, int64_t rows, int64_t column
   return sum<float>(taint) == 0;
 }
 
-#if defined(__AVX2__)
+// How many elements of a row of a share a step, where it is to be rounded; all of them otherwise.
+FUSEWHEEL_INLINE int64_t rounded_together(const MatmulArgs& args) {
+  return !args.dynamic ? args.k
+         : args.weight.kind == WeightKind::kInt4 ? kInt4Block
+                                                 : args.weight.group_size;
+}
 
-// Row `row` of a, rounded to int8, times row `column` of 4-bit codes. It is NaN as soon as a block is.
-FUSEWHEEL_INLINE float rounded_product(const MatmulArgs& args, int64_t row, int64_t column) {
+FUSEWHEEL_INLINE Vec<float> round_to(Vec<float> value, [[maybe_unused]] const Rounding& rounding) {
+#if defined(__AVX2__)
+  return from_codes(nearest(value * rounding.inverse)) * splat(rounding.step);
+#else
+  return value;  // there are no products of integers
+#endif
+}
+
+// Row `row` of a times row `column` of the weight. It is NaN as soon as a part is.
+FUSEWHEEL_INLINE float product_again(const MatmulArgs& args, int64_t row, int64_t column) {
   constexpr int64_t depth = 512;  // summed apart: the longer a sum, the more it rounds
   const float* a = static_cast<const float*>(args.a) + row * args.a_stride;
+  const int64_t together = rounded_together(args);
+  Rounding rounding = {};
   float total = 0;
   for (int64_t k = 0; k < args.k && total == total; k += depth) {
-    const int64_t end = args.k - k < depth ? args.k : k + depth;
+    const int64_t count = args.k - k < depth ? args.k - k : depth;
+    float numbers[depth];
+    decode(args.weight, column, k, count, numbers);
     Vec<float> sums = {};
-    for (int64_t block = k; block < end; block += kInt4Block) {
-      const Rounding rounding = round_block(measure_block(a + block), 127);
-      float numbers[kInt4Block];
-      decode(args.weight, column, block, kInt4Block, numbers);
-      for (int j = 0; j < kInt4Block; j += kLanes<float>) {
-        const Integers code = nearest(load(a + block + j) * rounding.inverse);
-        sums += from_codes(code) * splat(rounding.step) * load(numbers + j);
+    for (int64_t i = 0; i < count;) {
+      const int64_t begun = (k + i) % together;
+      if (begun == 0) {
+        rounding = round_block(measure_group(a + k + i, together), 127);
       }
+      const int64_t size = together - begun < count - i ? together - begun : count - i;
+      for_each_vector<float>(size, [&](int64_t j, int64_t live) {
+        const Vec<float> value = load(a + k + i + j, live);
+        sums += (args.dynamic ? round_to(value, rounding) : value) * load(numbers + i + j, live);
+      });
+      i += size;
     }
     total += sum<float>(sums);
   }
@@ -48,16 +68,9 @@ __attribute__((noinline)) inline void multiply_again(const MatmulArgs& args, int
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t j = 0; j < columns; ++j) {
       float& own = sums[i * stride + j];
-      own = __builtin_isfinite(own) ? own : rounded_product(args, row + i, column + j);
+      own = __builtin_isfinite(own) ? own : product_again(args, row + i, column + j);
     }
   }
 }
-
-#else
-
-FUSEWHEEL_INLINE void multiply_again(const MatmulArgs&, int64_t, int64_t, int64_t, int64_t, float*,
-                                     int64_t) {}
-
-#endif
 
 }  // namespace fusewheel::FUSEWHEEL_ISA

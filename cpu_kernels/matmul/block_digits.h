@@ -56,12 +56,11 @@ FUSEWHEEL_INLINE Block measure_super(const float* a, int64_t count) {
 
 // As digits_for, over kSuperWeights elements.
 FUSEWHEEL_INLINE int block_digits_for(const float* a, int64_t columns, Dtype dtype) {
-  constexpr float kSmallest = 1e-30f;
   int digits = dtype == Dtype::kFloat32 ? 3 : 2;
   for (int64_t i = 0; i < columns; i += kSuperWeights) {
     const int64_t count = columns - i < kSuperWeights ? columns - i : kSuperWeights;
     const Block block = measure_super(a + i, count);
-    if (!is_finite(block) || (block.largest > 0 && block.largest < kSmallest)) {
+    if (!is_finite(block) || is_tiny(block)) {
       return 0;
     }
     if (block.largest > 16 * block.mean) {

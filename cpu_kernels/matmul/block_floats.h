@@ -12,6 +12,11 @@ constexpr bool has_float_codes(BlockKind kind) {
   return kind == BlockKind::kIQ4_NL || kind == BlockKind::kFP8;
 }
 
+// Whether some codes are numbers below 1.
+constexpr bool has_fractions(BlockKind kind) {
+  return kind == BlockKind::kNF4 || kind == BlockKind::kFP4 || kind == BlockKind::kFP8;
+}
+
 // Numbers of float8_e4m3fn as float16: their 7 lowest bits fit there, as a number 256 times smaller. NaN is
 // all ones.
 FUSEWHEEL_INLINE Vec<float> small_float8(const uint8_t* codes) {

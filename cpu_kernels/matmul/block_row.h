@@ -45,6 +45,9 @@ __attribute__((noinline)) Vec<float> dot_codes(const uint8_t* blocks, int64_t co
         return small_scales<kind>(blocks, live, *a, total);
       }
     }();
+    // The step of a comes last: a scale times a step may be too small for a normal number.
+    [[maybe_unused]] const Vec<float> step = splat(a->step);
+    Vec<float> own_total = {};
 #pragma GCC unroll 2
     for (int group = 0; group < kCodeGroups; ++group) {
       Bytes codes[kCodeVectors];
@@ -60,8 +63,17 @@ __attribute__((noinline)) Vec<float> dot_codes(const uint8_t* blocks, int64_t co
         __builtin_memcpy(&start, a->start + own * kLanes<float>, sizeof(start));
         const Integers whole = pair_products<planes, vnni>(codes[2 * pair], codes[2 * pair + 1], *a,
                                                            own, start);
-        total += __builtin_convertvector(whole, Vec<float>) * scales.of(group, pair);
+        const Vec<float> product = __builtin_convertvector(whole, Vec<float>);
+        if constexpr (kind == BlockKind::kMXFP4) {
+          // Its scales may be so large that the step comes first.
+          total += product * step * scales.of(group, pair);
+        } else {
+          own_total += product * scales.of(group, pair);
+        }
       }
+    }
+    if constexpr (kind != BlockKind::kMXFP4) {
+      total += own_total * step;
     }
   };
   for (; columns >= kSuperWeights; columns -= kSuperWeights, blocks += bytes, ++a) {

@@ -138,12 +138,12 @@ FUSEWHEEL_INLINE __m128i third_scales(const uint8_t* block) {
   return _mm_sub_epi8(_mm_or_si128(low, _mm_slli_epi16(high, 4)), _mm_set1_epi8(32));
 }
 
-// The scales of a block of K-quants times the step of a. What a weight is more than its code from the
-// centre says, its minimum, is added to `total`.
+// The scales of a block of K-quants. What a weight is more than its code from the centre says, its
+// minimum, is added to `total`.
 template <BlockKind kind>
-FUSEWHEEL_INLINE Scales<kind> super_scales(const uint8_t* block, const BlockDigits& a,
-                                           Vec<float>& total) {
-  constexpr float centre = centre_of(kind);
+FUSEWHEEL_INLINE Scales<kind> super_scales(const uint8_t* block, [[maybe_unused]] const BlockDigits& a,
+                                           [[maybe_unused]] Vec<float>& total) {
+  [[maybe_unused]] constexpr float centre = centre_of(kind);
   Scales<kind> scales;
   if constexpr (kind == BlockKind::kQ4_K || kind == BlockKind::kQ5_K) {
     Vec<float> both[16 / kLanes<float>];
@@ -156,7 +156,6 @@ FUSEWHEEL_INLINE Scales<kind> super_scales(const uint8_t* block, const BlockDigi
     const __m256 offsets = first_eight(both[0]) * centre - minima;
     total += first_lanes(offsets * _mm256_load_ps(a.parts));
     scales.numbers[0] = both[0];
-    scales.multiply(a.step);
   } else if constexpr (kind == BlockKind::kQ2_K) {
     const __m128i both =
         ordered_bytes<kind>(_mm_loadu_si128(reinterpret_cast<const __m128i*>(block)));
@@ -170,15 +169,14 @@ FUSEWHEEL_INLINE Scales<kind> super_scales(const uint8_t* block, const BlockDigi
       total += (scales.numbers[i] * centre - minima[i] * splat(minimum)) *
                load(a.subs + i * kLanes<float>);
     }
-    scales.multiply(a.step);
   } else if constexpr (kind == BlockKind::kQ3_K) {
     to_floats(ordered_bytes<kind>(third_scales(block)), scales.numbers);
-    scales.multiply(converted_half(block + 108) * a.step);
+    scales.multiply(converted_half(block + 108));
   } else {
     static_assert(kind == BlockKind::kQ6_K, "every kind has scales");
     const auto* bytes = reinterpret_cast<const __m128i*>(block + 192);
     to_floats(ordered_bytes<kind>(_mm_loadu_si128(bytes)), scales.numbers);
-    scales.multiply(converted_half(block + 208) * a.step);
+    scales.multiply(converted_half(block + 208));
   }
   return scales;
 }
@@ -263,7 +261,8 @@ FUSEWHEEL_INLINE __m256 powers_at(const uint8_t* blocks, int64_t live) {
 // The scales of blocks of 32 weights, of which `live` are left, and what weights are more, likewise.
 template <BlockKind kind>
 FUSEWHEEL_INLINE Scales<kind> small_scales(const uint8_t* blocks, int64_t live,
-                                           const BlockDigits& a, Vec<float>& total) {
+                                           [[maybe_unused]] const BlockDigits& a,
+                                           [[maybe_unused]] Vec<float>& total) {
   __m256 own;
   if constexpr (kind == BlockKind::kMXFP4) {
     own = powers_at(blocks, live);
@@ -276,7 +275,7 @@ FUSEWHEEL_INLINE Scales<kind> small_scales(const uint8_t* blocks, int64_t live,
     total += first_lanes(offsets * _mm256_load_ps(a.parts));
   }
   Scales<kind> scales;
-  scales.numbers[0] = first_lanes(own * a.step);
+  scales.numbers[0] = first_lanes(own);
   return scales;
 }
 

@@ -23,8 +23,9 @@ constexpr int kVectorBlocks = kBytes / (kInt4Block / 2);
 // significant digit first: what meets the low halves of the codes, what meets the high halves.
 struct DigitRow {
   int8_t* digits;
-  float* steps;  // a block each, zeros up to a whole vector
-  float* sums;   // likewise: of the block's elements
+  float* steps;  // a block each where products of one plane are folded, else four times each; zeros up
+                 // to a whole vector
+  float* sums;   // of each block's elements, likewise up to a whole vector
   int32_t* start;  // of one lane's sum of products, four a block: what the codes' middle is too much
   int planes;
 };
@@ -48,11 +49,10 @@ FUSEWHEEL_INLINE Integers take_digit(Integers& whole) {
 // Digits with which a row is as exact as its dtype; none where a block has no step: it holds an
 // infinity or NaN, or nothing but numbers so small that the step's inverse overflows.
 FUSEWHEEL_INLINE int digits_for(const float* a, int64_t blocks, Dtype dtype) {
-  constexpr float kSmallest = 1e-30f;
   int digits = dtype == Dtype::kFloat32 ? kMostDigits : 2;
   for (int64_t i = 0; i < blocks; ++i) {
     const Block block = measure_block(a + i * kInt4Block);
-    if (!is_finite(block) || (block.largest > 0 && block.largest < kSmallest)) {
+    if (!is_finite(block) || is_tiny(block)) {
       return 0;
     }
     if (block.largest > 16 * block.mean) {
@@ -150,7 +150,13 @@ FUSEWHEEL_INLINE void to_digits(const float* a, int64_t blocks, const DigitRow& 
     if (folded) {
       fold_start(row.start + block * kBlockLanes);
     }
-    store(row.steps + block, folded ? by_pieces(roundings.step) : roundings.step);
+    if (folded) {
+      store(row.steps + block, by_pieces(roundings.step));
+    } else {
+      for (int v = 0; v < 4; ++v) {
+        store(row.steps + block * kBlockLanes + v * lanes, repeat_by_four(roundings.step, v));
+      }
+    }
     store(row.sums + block, sums_of<float>(totals) * roundings.step);
   }
 }

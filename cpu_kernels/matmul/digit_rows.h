@@ -21,10 +21,9 @@ struct DigitLanes<count, true> {
   FUSEWHEEL_INLINE DigitLanes(const DigitRow* a, int64_t block) {
 #pragma GCC unroll 4
     for (int i = 0; i < count; ++i) {
-      const Vec<float> row = load(a[i].steps + block);
 #pragma GCC unroll 4
       for (int v = 0; v < 4; ++v) {
-        steps[i][v] = repeat_by_four(row, v);
+        steps[i][v] = load(a[i].steps + block * kBlockLanes + v * kLanes<float>);
         __builtin_memcpy(&start[i][v], a[i].start + block * kBlockLanes + v * kLanes<float>,
                          sizeof(Integers));
       }
@@ -39,7 +38,7 @@ struct DigitLanes<count, true> {
       Integers products = start[i][v];
       add_products(products, low[v], load_bytes(digits + 2 * v * kBytes));
       add_products(products, high[v], load_bytes(digits + (2 * v + 1) * kBytes));
-      total += from_codes(products) * (repeat_by_four(scale, v) * steps[i][v]);
+      total += from_codes(products) * steps[i][v] * repeat_by_four(scale, v);
     }
     return total;
   }
@@ -59,8 +58,8 @@ struct DigitLanes<count, false> {
 
   FUSEWHEEL_INLINE Vec<float> add(int i, const Bytes (&low)[4], const Bytes (&high)[4],
                                   const int8_t* digits, Vec<float> scale, Vec<float> total) const {
-    return total + folded_products(low, high, digits, rows[i].start) *
-                       (by_pieces(scale) * rows[i].steps);
+    return total + folded_products(low, high, digits, rows[i].start) * rows[i].steps *
+                       by_pieces(scale);
   }
 };
 

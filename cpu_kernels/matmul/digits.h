@@ -104,6 +104,8 @@ FUSEWHEEL_INLINE Vec<float> folded_products(const Bytes (&low)[4], const Bytes (
 
 // out[r] = sum over blocks of scale * step * ((codes - middle) . digits)
 //                           + (zero + middle * scale) * sum
+// The scale and the step each meet the products: multiplied by each other they may be too small for a normal
+// number.
 template <int rows, int planes, bool vnni, typename S>
 __attribute__((noinline)) void dot_digits(const CodeRows<S>& weight, const DigitRow& a,
                                           float* out) {
@@ -111,8 +113,9 @@ __attribute__((noinline)) void dot_digits(const CodeRows<S>& weight, const Digit
   Vec<float> totals[rows] = {};
   // As many blocks as there are lanes: one vector of scales serves four of codes.
   const auto chunk = [&](int64_t block, auto live) {
-    [[maybe_unused]] const BlockLanes blocks = block_lanes(a, block);
-    const Vec<float> steps = load(a.steps + block);
+    constexpr bool folded = planes == 1 && !vnni;
+    [[maybe_unused]] const BlockLanes blocks = folded ? block_lanes(a, block) : BlockLanes{};
+    [[maybe_unused]] const float* steps = a.steps + block * kBlockLanes;
     const Vec<float> sums = load(a.sums + block);
     const int8_t* digits = a.digits + block / kVectorBlocks * (2 * planes * kBytes);
     const uint8_t* codes = weight.codes + block * (kInt4Block / 2);
@@ -137,7 +140,6 @@ __attribute__((noinline)) void dot_digits(const CodeRows<S>& weight, const Digit
       }
       const Vec<float> scale = load(scales, live);
       Vec<float> total = totals[r] + (load(zeros, live) + scale * float{kCodeMiddle}) * sums;
-      const Vec<float> scaled = scale * steps;
       Bytes low[4] = {};
       Bytes high[4] = {};
 #pragma GCC unroll 4
@@ -147,17 +149,16 @@ __attribute__((noinline)) void dot_digits(const CodeRows<S>& weight, const Digit
           const Bytes pair = load_bytes(codes + v * kBytes, left * (kInt4Block / 2));
           low[v] = low_half(pair);
           high[v] = high_half(pair);
-          if constexpr (planes > 1 || vnni) {
+          if constexpr (!folded) {
             total += digit_products<planes, vnni>(low[v], high[v],
                                                   digits + v * (2 * planes * kBytes),
                                                   start + v * kLanes<float>) *
-                     repeat_by_four(scaled, v);
+                     load(steps + v * kLanes<float>) * repeat_by_four(scale, v);
           }
         }
       }
-      if constexpr (planes == 1 && !vnni) {
-        total += folded_products(low, high, digits, blocks.start) *
-                 (by_pieces(scale) * blocks.steps);
+      if constexpr (folded) {
+        total += folded_products(low, high, digits, blocks.start) * blocks.steps * by_pieces(scale);
       }
       totals[r] = total;
       codes += weight.stride;

@@ -36,7 +36,7 @@ inline void add_group(const RoundedRows& a, int64_t row, int64_t rows, int64_t g
     for (int64_t j = 0; j < kUnit; j += kByteLanes) {
       Integers product;
       __builtin_memcpy(&product, scratch.products + i * kUnit + j, sizeof(product));
-      const Vec<float> value = from_codes(product - offset) * (load(scratch.scales + j) * step);
+      const Vec<float> value = from_codes(product - offset) * load(scratch.scales + j) * step;
       float* sum = scratch.sums + i * kUnit + j;
       store(sum, group == 0 ? value : load(sum) + value);
     }

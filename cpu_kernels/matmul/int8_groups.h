@@ -66,7 +66,7 @@ __attribute__((noinline)) void small_groups_tile(const RoundedRows& a, int64_t r
       const Vec<float> step = splat(a.steps[place + r * a.groups + g]);
 #pragma GCC unroll 2
       for (int v = 0; v < kByteVectors; ++v) {
-        total[r][v] += from_codes(products[r][v]) * (groups.scales[v][g] * step);
+        total[r][v] += from_codes(products[r][v]) * groups.scales[v][g] * step;
       }
     }
   }

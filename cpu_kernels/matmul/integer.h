@@ -157,7 +157,7 @@ __attribute__((noinline)) void code_tile(const RoundedRows& a, int64_t row, int6
       const Vec<float> total = splat(totals[r * a.groups + i]);
 #pragma GCC unroll 2
       for (int p = 0; p < kCodePanels; ++p) {
-        sums[r][p] += from_codes(products[r][p].total()) * (panels[p].scales[i] * step);
+        sums[r][p] += from_codes(products[r][p].total()) * panels[p].scales[i] * step;
         sums[r][p] += panels[p].zeros[i] * total;
       }
     }

@@ -62,7 +62,7 @@ FUSEWHEEL_INLINE void add_blocks(const int32_t* products, const float* steps, co
       for (int r = 0; r < rows; ++r) {
         Integers product;
         __builtin_memcpy(&product, from + r * kTile, sizeof(product));
-        sums[r][p] += from_codes(product) * (scale * splat(steps[r * groups + i]));
+        sums[r][p] += from_codes(product) * scale * splat(steps[r * groups + i]);
         sums[r][p] += zero * splat(totals[r * groups + i]);
       }
     }

@@ -159,6 +159,9 @@ void int8_units(const MatmulArgs& args, int64_t begin, int64_t end, void* memory
   const Int8Scratch scratch = int8_scratch(memory, block_rows(args));
   rounded_units(args, begin, end, [&](int64_t row, int64_t rows, int64_t column, int64_t columns) {
     int8_unit(args, row, rows, column, columns, scratch);
+    if (!all_finite(scratch.sums, rows, columns, kUnit)) {
+      multiply_again(args, row, rows, column, columns, scratch.sums, kUnit);
+    }
     return scratch.sums;
   });
 }

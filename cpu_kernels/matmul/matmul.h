@@ -10,7 +10,7 @@
 //   many, bfloat16  likewise, by AMX or AVX512_BF16             bfloat16.h, bfloat16_tile.h
 //   rounded         likewise, in integers                       integer.h (4-bit codes), int8.h;
 //                                                               by AMX integer_amx.h, int8_amx.h
-//   sums that overflow before they are scaled                   rows.h (take_again), again.h
+//   sums that overflow before they are scaled                   again.h
 #pragma once
 
 #include <fusewheel/linear/linear_args.h>

@@ -63,7 +63,7 @@ FUSEWHEEL_INLINE int64_t one_row_scratch(const LinearWeight& weight, int64_t row
   one.zeros = take(padded * kDigitStreams);
   for (int64_t row = 0; row < rows; ++row) {
     one.digits[row] = {reinterpret_cast<int8_t*>(take(padded * kInt4Block * kMostDigits / 4)),
-                       take(padded), take(padded),
+                       take(padded * kBlockLanes), take(padded),
                        reinterpret_cast<int32_t*>(take(padded * kBlockLanes)), kMostDigits};
   }
 #endif
@@ -71,8 +71,20 @@ FUSEWHEEL_INLINE int64_t one_row_scratch(const LinearWeight& weight, int64_t row
 }
 
 #if defined(__AVX2__)
+FUSEWHEEL_INLINE bool has_tiny_blocks(const float* a, int64_t columns) {
+  for (int64_t i = 0; i < columns; i += kInt4Block) {
+    if (is_tiny(measure_block(a + i))) {
+      return true;
+    }
+  }
+  return false;
+}
+
 FUSEWHEEL_INLINE bool prepare_block_row(const LinearWeight& weight, const float* a, Dtype dtype,
                                         OneRow& one) {
+  if (has_fractions(weight.blocks.kind) && has_tiny_blocks(a, weight.columns)) {
+    return false;
+  }
   if (looks_up(weight.blocks.kind)) {
     for_block_kind(weight.blocks.kind, [&](auto decoder) {
       constexpr BlockKind kind = decltype(decoder)::kKind;

@@ -31,6 +31,25 @@ FUSEWHEEL_INLINE Block measure_block(const float* a) {
   return {max<float>(largest), sum<float>(mean)};
 }
 
+// Of a group of any size.
+FUSEWHEEL_INLINE Block measure_group(const float* a, int64_t size) {
+  Vec<float> largest = {};
+  Vec<float> mean = {};
+  const float share = 1 / static_cast<float>(size);
+  for_each_vector<float>(size, [&](int64_t i, int64_t live) {
+    const Vec<float> value = load(a + i, live);
+    const Vec<float> magnitude = value < 0 ? -value : value;
+    largest = magnitude > largest ? magnitude : largest;
+    mean += magnitude * share;  // a sum could overflow
+  });
+  return {max<float>(largest), sum<float>(mean)};
+}
+
+// Whether a block is so small that its step, or its products with codes, are not normal numbers.
+FUSEWHEEL_INLINE bool is_tiny(const Block& block) {
+  return block.largest > 0 && block.largest < 1e-30f;
+}
+
 // False with an infinity or NaN.
 FUSEWHEEL_INLINE bool is_finite(const Block& block) { return block.mean <= kLargestFloat; }
 

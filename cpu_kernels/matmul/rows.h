@@ -196,21 +196,6 @@ FUSEWHEEL_INLINE void few_sums(const MatmulArgs& args, bool in_place, int64_t be
   }
 }
 
-// Large activations times codes may be infinite where activations times scaled codes are not: sums
-// that are not finite are taken again with scaled codes.
-__attribute__((noinline)) void take_again(const MatmulArgs& args, int64_t begin, int64_t columns,
-                                          float* decoded, Vec<float>* lane_sums,
-                                          float (*sums)[kUnit]) {
-  few_sums(args, false, begin, columns, decoded, lane_sums);
-  for (int64_t row = 0; row < args.m; ++row) {
-    for (int64_t j = 0; j < columns; ++j) {
-      if (!__builtin_isfinite(sums[row][j])) {
-        sums[row][j] = sum<float>(lane_sums[row * kUnit + j]);
-      }
-    }
-  }
-}
-
 // Memory of a thread, in floats: sums by lanes, decoded rows, what one row wants.
 constexpr int64_t kLaneSums = kFewRows * kUnit * kLanes<float>;
 constexpr int64_t kDecoded = kDotColumns * kFewDepth;
@@ -257,11 +242,7 @@ FUSEWHEEL_INLINE void few_rows(const MatmulArgs& args, int64_t begin, int64_t en
       }
     }
     if (scales_sums && !all_finite(sums[0], args.m, columns, kUnit)) {
-      if (args.dynamic) {
-        multiply_again(args, 0, args.m, column, columns, sums[0], kUnit);
-      } else {
-        take_again(args, column, columns, decoded, lane_sums, sums);
-      }
+      multiply_again(args, 0, args.m, column, columns, sums[0], kUnit);
     }
     finish(&sums[0][0], column, columns);
   }
