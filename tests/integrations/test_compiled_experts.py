@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -173,3 +174,26 @@ def test_a_frozen_model_writes_the_same_text() -> None:
     counters.clear()
     assert torch.equal(model.generate(ids, **options), want)
     assert not counters["stats"], "Dynamo compiled it"
+
+
+def test_explain_says_what_is_captured() -> None:
+    fusewheel.transformers.register()
+    model, ids = build("Olmoe"), tokens(2, 9)
+    with torch.no_grad():
+        report = fusewheel.explain(model, input_ids=ids, use_cache=False)
+        model.set_experts_implementation("fusewheel")
+        asked = fusewheel.explain(model, input_ids=ids, use_cache=False)
+    (found,) = (r for r in report.replacements if r.pattern == "experts")
+    assert (found.count, found.operator) == (2, "fusewheel::grouped_linear")
+    assert "self.experts(" in found.code
+    assert re.search(r"replaced +experts +2 ", str(report))
+    # Here nothing was captured in the place of a loop.
+    assert asked.count("experts") == 0
+
+
+def test_explain_says_that_one_operator_is_captured() -> None:
+    module, given = layer(), [a[:1] for a in arguments()]
+    with torch.no_grad():
+        report = fusewheel.explain(module, *given)
+    (found,) = (r for r in report.replacements if r.pattern == "experts")
+    assert (found.count, found.operator) == (1, "fusewheel::experts")

@@ -29,6 +29,7 @@ from fusewheel.compiler.ir.pattern import (
 )
 from fusewheel.compiler.ir.purity import is_pure
 from fusewheel.compiler.ir.source import Line, line_of
+from fusewheel.compiler.match.captured_experts import note_captured_experts
 from fusewheel.compiler.match.checks import check, check_replacement
 from fusewheel.compiler.match.registry import known_patterns
 from fusewheel.compiler.match.report import Recorder, Report, size_text
@@ -81,6 +82,7 @@ def rewrite(
         if any(changed):
             body.graph.lint()
             body.recompile()
+        note_captured_experts(facts.graph, recorder)
         if recorder.attentions:
             _note_attentions(facts, recorder)
     recorder.graphs += 1
