@@ -155,6 +155,7 @@ def test_bad_arguments_are_refused_before_anything_changes():
         ({"kind": "int2"}, "kind must be one of 'int4', 'int8', 'nf4', .*, got 'int2'"),
         ({"kind": "nf4", "group_size": 32}, "group_size must be 64 for nf4, got 32"),
         ({"kind": "mxfp4", "dynamic": True}, "dynamic is for kinds 'int4' and 'int8' only"),
+        ({"kind": "int8", "group_size": "64"}, "group_size must be a multiple of 32, got 64"),
         ({"group_size": 48}, "group_size must be 32, 64 or 128, got 48"),
         ({"group_size": None}, "got None"),
         ({"kind": "int8", "group_size": 40}, "multiple of 32, got 40"),

@@ -139,9 +139,11 @@ def _check_arguments(
         if group_size is None:
             raise ValueError("quantize_: group_size must be 32, 64 or 128 for int4, got None")
         return check_group_size("quantize_", group_size)
-    if group_size is not None and (group_size < 32 or group_size % 32):
+    if group_size is None:
+        return 0
+    if not isinstance(group_size, int) or group_size < 32 or group_size % 32:
         raise ValueError(f"quantize_: group_size must be a multiple of 32, got {group_size}")
-    return group_size or 0
+    return group_size
 
 
 def _obstacle(
