@@ -228,6 +228,30 @@ FUSEWHEEL_INLINE __m256 halves_at(const uint8_t* blocks, int at, int64_t live) {
                                         half(6), half(7)));
 }
 
+// Those at byte 0 of 8 blocks, then those at byte 2: a word of 32 bits is read for both.
+template <BlockKind kind>
+FUSEWHEEL_INLINE void pairs_of_halves(const uint8_t* blocks, int64_t live, __m256 (&to)[2]) {
+  constexpr int bytes = block_format(kind).bytes;
+#if defined(__AVX512F__)
+  if (live >= 8) {
+    to[0] = halves_at<kind>(blocks, 0, live);
+    to[1] = halves_at<kind>(blocks, 2, live);
+    return;
+  }
+#endif
+  const auto word = [&](int place) {
+    const int i = scale_at(kind, place);
+    return i < live ? static_cast<int>(word_at(blocks + i * bytes)) : 0;
+  };
+  const __m128i first = _mm_setr_epi32(word(0), word(1), word(2), word(3));
+  const __m128i last = _mm_setr_epi32(word(4), word(5), word(6), word(7));
+  const __m128i zeros = _mm_setzero_si128();
+  constexpr int upper = 0xaa;
+  to[0] = _mm256_cvtph_ps(_mm_packus_epi32(_mm_blend_epi16(first, zeros, upper),
+                                           _mm_blend_epi16(last, zeros, upper)));
+  to[1] = _mm256_cvtph_ps(_mm_packus_epi32(_mm_srli_epi32(first, 16), _mm_srli_epi32(last, 16)));
+}
+
 // The scales of 8 blocks of MXFP4, likewise.
 FUSEWHEEL_INLINE __m256 powers_at(const uint8_t* blocks, int64_t live) {
   constexpr BlockKind kind = BlockKind::kMXFP4;
@@ -266,13 +290,14 @@ FUSEWHEEL_INLINE Scales<kind> small_scales(const uint8_t* blocks, int64_t live,
   __m256 own;
   if constexpr (kind == BlockKind::kMXFP4) {
     own = powers_at(blocks, live);
+  } else if constexpr (kind == BlockKind::kQ4_1 || kind == BlockKind::kQ5_1) {
+    constexpr float centre = centre_of(kind);
+    __m256 both[2];
+    pairs_of_halves<kind>(blocks, live, both);
+    own = both[0];
+    total += first_lanes((own * centre + both[1]) * _mm256_load_ps(a.parts));
   } else {
     own = halves_at<kind>(blocks, 0, live);
-  }
-  if constexpr (kind == BlockKind::kQ4_1 || kind == BlockKind::kQ5_1) {
-    constexpr float centre = centre_of(kind);
-    const __m256 offsets = own * centre + halves_at<kind>(blocks, 2, live);
-    total += first_lanes(offsets * _mm256_load_ps(a.parts));
   }
   Scales<kind> scales;
   scales.numbers[0] = first_lanes(own);
