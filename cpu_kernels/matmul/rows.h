@@ -206,6 +206,28 @@ FUSEWHEEL_INLINE int64_t few_scratch(const MatmulArgs& args) {
   return kLaneSums + kDecoded + one_row_scratch(args.weight, rows, nullptr, one);
 }
 
+// As many columns of y from `begin` as can be computed from rows of the weight that lie far apart; returns
+// the first that is left.
+template <typename Finish>
+FUSEWHEEL_INLINE int64_t far_columns(const MatmulArgs& args, int64_t begin, int64_t end,
+                                     Finish finish) {
+  const int64_t apart = (end - begin) / (kFarStreams * kUnit) * kUnit;
+  for (int64_t unit = 0; unit < apart; unit += kUnit) {
+    float sums[kFarStreams][kUnit];
+    for (int64_t j = 0; j < kUnit; ++j) {
+      float out[kFarStreams];
+      far_rows(args, begin + unit + j, apart, out);
+      for (int i = 0; i < kFarStreams; ++i) {
+        sums[i][j] = out[i];
+      }
+    }
+    for (int i = 0; i < kFarStreams; ++i) {
+      finish(sums[i], begin + i * apart + unit, kUnit);
+    }
+  }
+  return begin + kFarStreams * apart;
+}
+
 // Columns [begin, end) of y, a unit at a time; finish(sums, column, columns) rounds and stores.
 template <typename Finish>
 FUSEWHEEL_INLINE void few_rows(const MatmulArgs& args, int64_t begin, int64_t end, float* memory,
@@ -220,6 +242,9 @@ FUSEWHEEL_INLINE void few_rows(const MatmulArgs& args, int64_t begin, int64_t en
   exact = exact && prepare_exact_rows(args, one_row_memory);
   if (several) {
     prepare_digit_rows(args, one_row_memory);
+  }
+  if (one && reads_far_rows(args.weight)) {
+    begin = far_columns(args, begin, end, finish);
   }
   const bool in_place = is_in_place(args);
   const bool scales_sums = args.weight.kind != WeightKind::kFloating &&

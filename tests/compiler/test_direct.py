@@ -16,6 +16,7 @@ from compiler.test_models import tokens
 from fusewheel._core.cache_argument import cache_argument
 from fusewheel.compiler.entry import dynamo
 from fusewheel.compiler.entry.capture import Capture
+from fusewheel.compiler.entry.language_call import read_call
 from fusewheel.compiler.match.rewrite import rewrite
 from nightly import NIGHTLY
 from torch._dynamo.utils import counters
@@ -129,13 +130,30 @@ def test_batches_and_beams(one_layer: Any, more: Any) -> None:
 
 
 def test_padding(one_layer: Any) -> None:
-    model, ids = frozen(one_layer), tokens(6, 2)
-    ids[0, :2] = 0
-    mask = (ids != 0).long()
-    assert torch.equal(
-        text(model, ids, attention_mask=mask), text(one_layer, ids, attention_mask=mask)
-    )
-    assert graphs() > 0
+    """Two programs serve every length and every padding; none at all has two of its own."""
+    model = frozen(one_layer)
+    for length, padding in ((6, 2), (9, 4), (6, 1)):
+        ids = tokens(length, 2)
+        ids[0, :padding] = 0
+        mask = (ids != 0).long()
+        found = text(model, ids, attention_mask=mask)
+        assert torch.equal(found, text(one_layer, ids, attention_mask=mask))
+    assert graphs() == 0 and len(programs(model)) == 2
+    ids = tokens(6, 2)
+    assert torch.equal(text(model, ids), text(one_layer, ids))
+    assert graphs() == 0 and len(programs(model)) == 4
+
+
+def test_masks_that_are_left_to_dynamo(one_layer: Any) -> None:
+    """Of another dtype or rank, or one that does not know the tokens of the cache."""
+    ids = tokens(6, 2)
+    cache = DynamicCache(config=one_layer.config)
+    whole = torch.ones(2, 6, dtype=torch.long)
+    given = {"input_ids": ids, cache_argument(): cache}
+    with torch.no_grad():
+        for mask in (whole.bool(), whole[:, None, None] == 1, whole[:, 1:]):
+            assert read_call({**given, "attention_mask": mask}) is None
+        assert read_call({**given, "attention_mask": whole}) is not None
 
 
 def test_several_tokens_after_others(one_layer: Any) -> None:

@@ -23,6 +23,8 @@ def main() -> None:
     x, weight = torch.randn(64, 1000), torch.randn(64, 1000)
     show("ISA", fusewheel.rms_norm(x, weight[0].shape, weight[0], 1e-6))
     show("ROWS_IN_TURN", fusewheel.linear(x[:1], weight.bfloat16()))
+    # The same bits, whichever rows of the weight are read at once: 300 are no whole parts.
+    show("ONE_ROW", fusewheel.linear(x[:1], torch.randn(300, 1000)))
     wide, other = torch.randn(40, 1024), torch.randn(600, 1024)
     show("SPREAD_ROWS", fusewheel.linear(wide, other))
     codes, scales = (weight * 40).to(torch.int8), weight[:, 0].exp()

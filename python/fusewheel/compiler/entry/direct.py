@@ -27,7 +27,7 @@ from fusewheel._torch.modules import has_global_hooks, has_hooks
 from fusewheel.compiler.entry.capture import CannotCapture, Capture
 from fusewheel.compiler.entry.captured import replacing
 from fusewheel.compiler.entry.equal_layers import forwards, replaced
-from fusewheel.compiler.entry.language_call import LanguageCall, grown_strides, read_call
+from fusewheel.compiler.entry.language_call import MASK, LanguageCall, grown_strides, read_call
 from fusewheel.compiler.entry.repeated_layers import RepeatedLayers
 from fusewheel.compiler.entry.unchanged import Unchanged, same
 
@@ -146,14 +146,15 @@ def _fake_arguments(call: LanguageCall, capture: Capture) -> dict[str, Any]:
     given: dict[str, Any] = {}
     size = next(iter(call.tensors.values())).shape[1]
     tokens = size if size == 1 else capture.fakes.size("tokens", size)
+    rows = call.past if call.past < 2 else capture.fakes.size("rows", call.past)
     for name, tensor in call.tensors.items():
-        fake = torch.empty((tensor.shape[0], tokens), dtype=tensor.dtype)
+        length = rows + tokens if name == MASK else tokens
+        fake = torch.empty((tensor.shape[0], length), dtype=tensor.dtype)
         given[name] = capture.argument(name, fake)
     cache = given[call.name] = copy.copy(call.cache)
     cache.layers = list(map(copy.copy, call.cache.layers))
     if not call.past:
         return given
-    rows = 1 if call.past == 1 else capture.fakes.size("rows", call.past)
     for number, layer in enumerate(cache.layers):
         for part in ("keys", "values"):
             tensor = getattr(layer, part)

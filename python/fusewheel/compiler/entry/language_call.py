@@ -14,6 +14,8 @@ from fusewheel._torch.autograd import in_forward_mode
 from fusewheel._torch.dispatcher import is_direct
 from fusewheel.compiler.match.switches import disabled
 
+# The argument that says which tokens are padding: those of the cache and the new ones.
+MASK = "attention_mask"
 _PLAIN = frozenset((int, bool, str, type(None)))
 
 
@@ -44,9 +46,12 @@ def read_call(arguments: Mapping[str, Any]) -> LanguageCall | None:
     kind: list[Any] = [torch.get_default_dtype(), disabled()]
     tensors: dict[str, Tensor] = {}
     cache, cache_name, count = None, "", 0
+    mask: Tensor | None = None
     for name, value in arguments.items():
         of = type(value)
-        if of is Tensor and name != "attention_mask" and _is_tokens(value):
+        if name == MASK and of is Tensor and _is_tokens(value):
+            mask = value
+        elif of is Tensor and _is_tokens(value):
             rows, tokens = value.shape
             if count not in (0, tokens):
                 return None
@@ -63,6 +68,11 @@ def read_call(arguments: Mapping[str, Any]) -> LanguageCall | None:
     if past is None or not count:
         return None
     rows, shapes = past
+    if mask is not None:
+        if mask.shape[1] != rows + count:
+            return None
+        tensors[MASK] = mask.contiguous()
+        kind.append((MASK, mask.shape[0]))
     # A size of 1 is a case of its own: it broadcasts.
     kind += [min(count, 2), cache_name, min(rows, 2), shapes]
     return LanguageCall(tuple(kind), tensors, cache_name, cache, rows)
