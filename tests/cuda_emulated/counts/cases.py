@@ -24,6 +24,7 @@ MANY_CLASSES = 131072
 HEADS = 32
 KEY_HEADS = 8
 HEAD = 128
+SMALL_HEAD = 64
 GROUP = 128
 CODES_IN_A_BYTE = 2
 IGNORED = -100
@@ -161,41 +162,41 @@ def halves(tensors: int, rows: int) -> Arguments:
     return tuple(pairs)
 
 
-def attention(length: int) -> tuple[Tensor, Tensor, Tensor]:
+def attention(size: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values of one sequence."""
-    q = new(1, HEADS // 8, length, HEAD)
-    k, v = (new(1, KEY_HEADS // 8, length, HEAD) for _ in range(2))
+    q = new(1, HEADS // 8, length, size)
+    k, v = (new(1, KEY_HEADS // 8, length, size) for _ in range(2))
     return q, k, v
 
 
-def attention_forward(length: int) -> Arguments:
+def attention_forward(size: int, length: int) -> Arguments:
     """Causal attention."""
-    return *attention(length), None, None, -1, 0, HEAD**-0.5, 0.0
+    return *attention(size, length), None, None, -1, 0, size**-0.5, 0.0
 
 
-def attention_backward(length: int) -> Arguments:
+def attention_backward(size: int, length: int) -> Arguments:
     """The gradients of causal attention."""
-    q, k, v = attention(length)
+    q, k, v = attention(size, length)
     rows = wide(*q.shape[:-1])
-    options = -1, 0, HEAD**-0.5, 0.0
+    options = -1, 0, size**-0.5, 0.0
     grad, out = q.clone(), q.clone()
     return grad, rows, q, k, v, None, None, out, rows.clone(), *options
 
 
-def attention_products(length: int) -> int:
+def attention_products(size: int, length: int) -> int:
     """Bytes of the product of each query's gradient and result, written and read; `grad` again.
 
     A key's gradient begins with these products of all queries, so a launch before reads `grad`.
     """
     queries = HEADS // 8 * length
-    return 2 * 4 * queries + 2 * queries * HEAD
+    return 2 * 4 * queries + 2 * queries * size
 
 
-def decoding(heads: int, keys: int) -> Arguments:
+def decoding(heads: int, size: int, keys: int) -> Arguments:
     """One query of each head against a cache."""
-    k, v = (new(1, KEY_HEADS, keys, HEAD) for _ in range(2))
+    k, v = (new(1, KEY_HEADS, keys, size) for _ in range(2))
     length = torch.full((1,), keys)
-    return new(1, heads, 1, HEAD), k, v, length, None, None, None, None, -1, HEAD**-0.5, 0.0
+    return new(1, heads, 1, size), k, v, length, None, None, None, None, -1, size**-0.5, 0.0
 
 
 def floats(rows: int, features: int) -> Arguments:
@@ -285,19 +286,17 @@ def _cases() -> Iterator[Case]:
     yield Case("rope_", "8192 x 32 x 128", rotated_in_place, 16, 8192)
     yield Case("merge_attention", "32 x 8192 x 128", partial(halves, 2), 16, 8192)
     yield Case("merge_attention_backward", "32 x 8192 x 128", partial(halves, 3), 16, 8192)
-    yield Case("attention", "4 + 1 heads x 4096 x 128", attention_forward, 128, 4096, products=True)
-    yield Case(
-        "attention_backward",
-        "4 + 1 heads x 4096 x 128",
-        attention_backward,
-        128,
-        4096,
-        attention_products,
-        products=True,
-    )
-    for heads in (HEADS, 2 * HEADS):
-        what = f"{heads} + {KEY_HEADS} heads, 8192 keys of {HEAD}"
-        yield Case("attention_decode", what, partial(decoding, heads), 1024, 8192, products=True)
+    for size in (HEAD, SMALL_HEAD):
+        what = f"4 + 1 heads x 4096 x {size}"
+        own = partial(attention_forward, size), 128, 4096
+        yield Case("attention", what, *own, products=True)
+        own = partial(attention_backward, size), 128, 4096
+        more = partial(attention_products, size)
+        yield Case("attention_backward", what, *own, more, products=True)
+        for heads in (HEADS, 2 * HEADS):
+            what = f"{heads} + {KEY_HEADS} heads, 8192 keys of {size}"
+            own = partial(decoding, heads, size), 1024, 8192
+            yield Case("attention_decode", what, *own, products=True)
     for rows in (1, 16, 64):
         for operator, make in (("linear", floats), ("linear_int8", int8), ("linear_int4", int4)):
             if rows > FEW_ROWS and operator == "linear":

@@ -26,19 +26,27 @@ class Floor(NamedTuple):
 
 
 _RESULTS = "The sums of a tile stay in registers, and the next tile is copied meanwhile."
+_TILE = "A whole tile is copied at a time."
 _CODES = "A lane reads the codes of its next 128 columns while it multiplies those before."
 _SUMS = "The sums of 32 rows stay in registers; while a warp reads, the others multiply."
 _ROWS = "A lane has two vectors of the weight on their way, and a sum for each row of x."
 
 FLOORS: dict[str, Floor] = {
-    "attend_tensor<__nv_bfloat16, 128>": Floor(0.125, _RESULTS),
-    "gradients_tensor<__nv_bfloat16, 128>": Floor(0.125, _RESULTS),
-    "subtract_tensor<__nv_bfloat16, 128>": Floor(0.25, "A whole tile is copied at a time."),
+    **{
+        f"{kernel}_tensor<__nv_bfloat16, {size}>": Floor(0.125, _RESULTS)
+        for size in (128, 64)
+        for kernel in ("attend", "gradients")
+    },
+    "subtract_tensor<__nv_bfloat16, 128>": Floor(0.25, _TILE),
+    "subtract_tensor<__nv_bfloat16, 64>": Floor(20 / 48, _TILE),
     "attend_part<__nv_bfloat16, float, 4>": Floor(
         0.25, "A lane has two vectors on their way, and sums for four queries."
     ),
     "attend_tensor_part<__nv_bfloat16, 128>": Floor(
         8 / 48, "A warp has 4 KB on their way, of keys or of values."
+    ),
+    "attend_tensor_part<__nv_bfloat16, 64>": Floor(
+        0.1875, "A warp has 2 KB on their way, of keys or of values."
     ),
     "few_rows<float, Floats<__nv_bfloat16>, 1, 2>": Floor(0.4375, _ROWS),
     "few_rows<__nv_bfloat16, Int8, 1, 2>": Floor(0.3125, _ROWS),
