@@ -83,7 +83,7 @@ struct Task {
 // Every thread must call it.
 __device__ inline const Task& shared_task(const Division& division, const AttentionShape& shape,
                                           int64_t index) {
-  __shared__ alignas(Task) unsigned char memory[sizeof(Task)];
+  alignas(Task) __shared__ unsigned char memory[sizeof(Task)];
   __syncthreads();  // the task before has been read
   if (threadIdx.x == 0) {
     new (memory) Task(division, shape, index);
