@@ -58,6 +58,8 @@ def freeze(
     configuration) and other shapes and strides that are assigned to the ``data`` of a parameter.
     Call `freeze` again after such a change.
 
+    A later ``model.compile(...)`` compiles the model with all guards and undoes the freezing.
+
     Args:
         model: the module; it is changed in place.
         options: as for ``torch.compile`` with ``backend="fusewheel"``. Default None.
