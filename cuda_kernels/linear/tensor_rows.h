@@ -10,6 +10,7 @@
 // x is brought into shared memory in the order in which lanes need it.
 #pragma once
 
+#include "scaled_sums.h"
 #include "tensor_codes.h"
 #include "tensor_stages.h"
 
@@ -91,11 +92,11 @@ __device__ void add_group(const Scales<T>& scales, int64_t group, int64_t column
 template <int M>
 constexpr int kTensorBlocks = M == 1 ? 0 : 2;
 
-// What a warp's chunks give of y. With `small`, activations are multiplied by kSmallUnit.
+// What a warp's chunks give of y.
 template <typename T, typename Codes, int M>
 __device__ void add_chunks(const LinearArgs& args, const WeightReader<typename Codes::Stored>& weight,
                            const TensorPlan& plan, const Scales<T>& scales, int64_t row,
-                           int64_t column, bool small, unsigned char* stages,
+                           int64_t column, unsigned char* stages,
                            float (&y)[M][kTensorTiles][4]) {
   constexpr int kTwo = kStages<M> > 1;
   uint4 next[kTensorTiles][Codes::kVectors];
@@ -107,7 +108,7 @@ __device__ void add_chunks(const LinearArgs& args, const WeightReader<typename C
   end_group_of_copies();
   for (int stage = 0; chunk < plan.chunks; chunk += kTensorWarps) {
     const bool is_last = chunk + kTensorWarps >= plan.chunks;
-    unsigned char* own = stages + stage * kStageBytes<M>;
+    const unsigned char* own = stages + stage * kStageBytes<M>;
     stage = (stage + 1) % kStages<M>;
     uint4 bits[kTensorTiles][Codes::kVectors];
 #pragma unroll
@@ -124,9 +125,6 @@ __device__ void add_chunks(const LinearArgs& args, const WeightReader<typename C
     end_group_of_copies();
     wait_for_copies<kTwo>();
     __syncwarp();
-    if (kMayOverflow<T> && small) {
-      shrink_x<T, Codes, M>(own);
-    }
 #pragma unroll 1
     for (int group = 0; group << plan.shift < kChunk; ++group) {
       const int64_t k = chunk * kChunk + (static_cast<int64_t>(group) << plan.shift);
@@ -154,20 +152,15 @@ __global__ void __launch_bounds__(kWarp* kTensorWarps, kTensorBlocks<M>)
                  const TensorPlan plan) {
   if constexpr (kHasTensorCores) {
     FUSEWHEEL_DYNAMIC_SHARED(unsigned char, memory);
-    // Large activations once more, by smaller numbers. Not at first: tiny ones would lose digits.
-#pragma unroll 1
-    for (bool small = false;; small = true) {
-      const int64_t column = static_cast<int64_t>(blockIdx.x) * kTensorColumns;
-      const int64_t row = static_cast<int64_t>(blockIdx.y) * (M * kMmaRows);
-      const Scales<T> scales(args.weight, plan, column, memory + kStagesBytes<M>);
-      unsigned char* stages = memory + threadIdx.y * kStages<M> * kStageBytes<M>;
-      float y[M][kTensorTiles][4] = {};
-      add_chunks<T, Codes, M>(args, weight, plan, scales, row, column, small, stages, y);
-      if (!write_sums<T, M>(args, row, column, y, small, reinterpret_cast<float*>(memory)) ||
-          small) {
-        break;
-      }
-      __syncthreads();  // the sums have been read
+    const int64_t column = static_cast<int64_t>(blockIdx.x) * kTensorColumns;
+    const int64_t row = static_cast<int64_t>(blockIdx.y) * (M * kMmaRows);
+    const Scales<T> scales(args.weight, plan, column, memory + kStagesBytes<M>);
+    unsigned char* stages = memory + threadIdx.y * kStages<M> * kStageBytes<M>;
+    float y[M][kTensorTiles][4] = {};
+    add_chunks<T, Codes, M>(args, weight, plan, scales, row, column, stages, y);
+    const unsigned odd = write_sums<T, M>(args, row, column, y, reinterpret_cast<float*>(memory));
+    if (kMayOverflow<T>) {
+      write_scaled_sums<T>(args, weight, row, column, odd);
     }
   }
 }

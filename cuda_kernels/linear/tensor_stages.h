@@ -14,12 +14,6 @@ constexpr int kTensorWarps = 4;
 constexpr int kTensorColumns = 32;  // of y, a block
 constexpr int kTensorTiles = kTensorColumns / kMmaColumns;
 
-// Whether products of finite numbers with codes may be infinite. Those of float16 are below 2^33.
-template <typename T>
-constexpr bool kMayOverflow = std::is_same_v<T, __nv_bfloat16>;
-// What activations are multiplied by then: a power of two, so that sums of a chunk are below 2^128.
-constexpr float kSmallUnit = 1.0f / 65536;
-
 // A chunk of a row, and what keeps rows in different banks.
 constexpr int kRowPieces = kChunk / 8;
 constexpr int kRowBytes = (kRowPieces + 4) * kVectorBytes;
@@ -119,24 +113,6 @@ __device__ void begin_x(const LinearArgs& args, int64_t row, int64_t chunk, unsi
   }
 }
 
-// Multiplies a chunk of x by kSmallUnit.
-template <typename T, typename Codes, int M>
-__device__ void shrink_x(unsigned char* stage) {
-  const int piece = threadIdx.x % kRowPieces;
-#pragma unroll 1
-  for (int i = threadIdx.x / kRowPieces; i < M * kMmaRows; i += kWarp / kRowPieces) {
-    T* own = reinterpret_cast<T*>(stage + i * kRowBytes + Codes::place(piece) * kVectorBytes);
-    float values[kLanes<T>];
-    load(own, values);
-#pragma unroll
-    for (int k = 0; k < kLanes<T>; ++k) {
-      values[k] *= kSmallUnit;
-    }
-    store(own, values);
-  }
-  __syncwarp();
-}
-
 // A lane's vectors of the weight of a chunk, for each tile of columns.
 template <typename Codes>
 __device__ void read_codes(const WeightReader<typename Codes::Stored>& weight, int64_t column,
@@ -156,26 +132,11 @@ __device__ void read_codes(const WeightReader<typename Codes::Stored>& weight, i
 // Where a row of a warp's sums begins: rows that are written together are in different banks.
 __device__ inline int sums_of_row(int row) { return row * (kTensorColumns + 8) + row / 4 % 2; }
 
-// Of all threads of a block of tensor_rows.h; `flags` is shared memory that nobody uses.
-__device__ inline bool any_of_warps(bool own, int* flags) {
-  const int any = warp_reduce<Larger>(own ? 1 : 0);
-  if (threadIdx.x == 0) {
-    flags[threadIdx.y] = any;
-  }
-  __syncthreads();
-  int all = 0;
-#pragma unroll
-  for (int warp = 0; warp < kTensorWarps; ++warp) {
-    all |= flags[warp];
-  }
-  return all != 0;
-}
-
-// Adds the warps' sums, and the bias, and writes y. `small` sums only replace what is not finite. Returns
-// whether anything is not, in any thread of the block.
+// Adds the warps' sums, and the bias, and writes y. Returns which of a thread's elements are not finite,
+// a bit for each of its rows.
 template <typename T, int M>
-__device__ bool write_sums(const LinearArgs& args, int64_t row, int64_t column,
-                           const float (&y)[M][kTensorTiles][4], bool small, float* sums) {
+__device__ unsigned write_sums(const LinearArgs& args, int64_t row, int64_t column,
+                               const float (&y)[M][kTensorTiles][4], float* sums) {
   constexpr int kRows = M * kMmaRows;
   const int lane = threadIdx.x;
   const int warp_sums = sums_of_row(kRows);
@@ -193,26 +154,21 @@ __device__ bool write_sums(const LinearArgs& args, int64_t row, int64_t column,
     }
   }
   __syncthreads();
-  bool odd = false;
-  if (column + lane < args.weight.rows) {
-    const float bias =
-        args.bias == nullptr ? 0 : load_one<float>(args.bias, args.bias_dtype, column + lane);
-    for (int i = threadIdx.y; i < kRows && row + i < args.rows; i += kTensorWarps) {
-      T& to = static_cast<T*>(args.y)[(row + i) * args.weight.rows + column + lane];
-      if (small && widen(to) * 0 == 0) {
-        continue;
-      }
-      float sum = small ? bias * kSmallUnit : bias;
-      for (int warp = 0; warp < kTensorWarps; ++warp) {
-        sum += sums[warp * warp_sums + sums_of_row(i) + lane];
-      }
-      sum = small ? sum / kSmallUnit : sum;
-      odd = odd || sum * 0 != 0;
-      narrow(sum, to);
-    }
+  if (column + lane >= args.weight.rows) {
+    return 0;
   }
-  return kMayOverflow<T> &&
-         any_of_warps(odd, reinterpret_cast<int*>(sums + kTensorWarps * warp_sums));
+  const float bias =
+      args.bias == nullptr ? 0 : load_one<float>(args.bias, args.bias_dtype, column + lane);
+  unsigned odd = 0;
+  for (int i = threadIdx.y; i < kRows && row + i < args.rows; i += kTensorWarps) {
+    float sum = bias;
+    for (int warp = 0; warp < kTensorWarps; ++warp) {
+      sum += sums[warp * warp_sums + sums_of_row(i) + lane];
+    }
+    odd |= (sum * 0 == 0 ? 0u : 1u) << (i / kTensorWarps);
+    narrow(sum, static_cast<T*>(args.y)[(row + i) * args.weight.rows + column + lane]);
+  }
+  return odd;
 }
 
 }  // namespace
