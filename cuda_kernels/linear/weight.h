@@ -15,6 +15,17 @@ struct Scale {
   A zero;
 };
 
+// A part of 128 bits whose bytes have a code each.
+template <typename Codes, typename A>
+__device__ void decode_bytes(const uint4& bits, int part, const Scale<A>& by, A (&to)[16]) {
+  unsigned char codes[16];
+  memcpy(codes, &bits, sizeof(bits));
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    to[i] = Codes::number(codes[i], part, by);
+  }
+}
+
 // What 128 bits of a row hold: kParts runs of kPart neighbouring elements.
 template <typename W>
 struct Floats {
@@ -43,13 +54,13 @@ struct Int8 {
   static constexpr bool kHasZero = false;
 
   template <typename A>
-  static __device__ void decode(const uint4& bits, int, const Scale<A>& by, A (&to)[kPart]) {
-    int8_t codes[kPart];
-    memcpy(codes, &bits, sizeof(bits));
-#pragma unroll
-    for (int i = 0; i < kPart; ++i) {
-      to[i] = static_cast<A>(codes[i]) * by.scale;
-    }
+  static __device__ A number(unsigned char code, int, const Scale<A>& by) {
+    return static_cast<A>(static_cast<int8_t>(code)) * by.scale;
+  }
+
+  template <typename A>
+  static __device__ void decode(const uint4& bits, int part, const Scale<A>& by, A (&to)[kPart]) {
+    decode_bytes<Int8>(bits, part, by, to);
   }
 };
 
@@ -62,13 +73,13 @@ struct Int4 {
   static_assert(kParts * kPart == kInt4Block, "128 bits are one block");
 
   template <typename A>
+  static __device__ A number(unsigned char code, int part, const Scale<A>& by) {
+    return multiply_add(static_cast<A>((code >> (4 * part)) & 0xf), by.scale, by.zero);
+  }
+
+  template <typename A>
   static __device__ void decode(const uint4& bits, int part, const Scale<A>& by, A (&to)[kPart]) {
-    unsigned char codes[kPart];
-    memcpy(codes, &bits, sizeof(bits));
-#pragma unroll
-    for (int i = 0; i < kPart; ++i) {
-      to[i] = multiply_add(static_cast<A>((codes[i] >> (4 * part)) & 0xf), by.scale, by.zero);
-    }
+    decode_bytes<Int4>(bits, part, by, to);
   }
 };
 
@@ -130,31 +141,40 @@ struct WeightReader {
 
 constexpr int kDequantiseThreads = 256;
 
-// A panel of the weight as numbers; a vector a thread.
+// How many threads share 128 bits of codes: each writes 128 bits of numbers.
+template <typename A, typename Codes>
+constexpr int kSharing = Codes::kParts * Codes::kPart / kLanes<A>;
+
+// A panel of the weight as numbers. Neighbouring threads write neighbouring numbers, whose codes they
+// find in the same vector.
 template <typename A, typename Codes>
 __global__ void __launch_bounds__(kDequantiseThreads)
     dequantise(const __grid_constant__ WeightReader<Codes> weight, const Panel panel,
-               Divisor vectors, int64_t items, bool aligned) {
+               Divisor pieces, int64_t items, bool aligned) {
+  constexpr int V = kLanes<A>;
   const int64_t size = panel.columns;
   const int64_t threads = static_cast<int64_t>(gridDim.x) * kDequantiseThreads;
   for (int64_t item = static_cast<int64_t>(blockIdx.x) * kDequantiseThreads + threadIdx.x;
        item < items; item += threads) {
-    const int64_t row = vectors.divide(item);
-    const int64_t vector = item - row * vectors.divisor;
-    const int64_t stored = panel.column / weight.kElements + vector;
+    const int64_t row = pieces.divide(item);
+    const int64_t piece = item - row * pieces.divisor;
+    const int64_t stored = panel.column / weight.kElements + piece / kSharing<A, Codes>;
     const uint4 bits = weight.bits(panel.row + row, stored);
     const auto scale = weight.template scale<A>(panel.row + row, stored);
-    auto* to = static_cast<A*>(panel.to);
+    const int first = static_cast<int>(piece % kSharing<A, Codes>) * V;
+    const int byte = first % Codes::kPart;
+    const uint32_t word = byte < 8 ? (byte < 4 ? bits.x : bits.y) : (byte < 12 ? bits.z : bits.w);
+    A values[V];
 #pragma unroll
-    for (int part = 0; part < Codes::kParts; ++part) {
-      const int64_t k = vector * weight.kElements + part * Codes::kPart;
-      A values[Codes::kPart];
-      Codes::decode(bits, part, scale, values);
-      if (aligned && size - k >= Codes::kPart) {
-        store(to + row * size + k, values);
-      } else {
-        store(to + row * size + k, values, size - k);
-      }
+    for (int i = 0; i < V; ++i) {
+      values[i] = Codes::number(static_cast<unsigned char>(word >> (byte % 4 + i) * 8),
+                                first / Codes::kPart, scale);
+    }
+    A* to = static_cast<A*>(panel.to) + row * size + piece * V;
+    if (aligned) {
+      store(to, values);
+    } else {
+      store(to, values, size - piece * V);
     }
   }
 }
@@ -163,16 +183,16 @@ template <typename Codes>
 void dequantise_launch(const char* op, const LinearWeight& weight, const Panel& panel,
                        Stream stream) {
   const WeightReader<Codes> reader(weight);
-  const int64_t vectors = (panel.columns + reader.kElements - 1) / reader.kElements;
-  const int64_t items = panel.rows * vectors;
-  if (items == 0) {
-    return;
-  }
   const auto run = [&](auto zero) {
     using A = decltype(zero);
+    const int64_t pieces = (panel.columns + kLanes<A> - 1) / kLanes<A>;
+    const int64_t items = panel.rows * pieces;
+    if (items == 0) {
+      return;
+    }
     const bool aligned = is_aligned(panel.to) && panel.columns % kLanes<A> == 0;
     launch(op, dequantise<A, Codes>, blocks_for(items, kDequantiseThreads), kDequantiseThreads, 0,
-           stream, reader, panel, Divisor(vectors), items, aligned);
+           stream, reader, panel, Divisor(pieces), items, aligned);
   };
   if (panel.dtype == Dtype::kFloat64) {
     run(double{});

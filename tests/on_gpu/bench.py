@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cuda_emulated.counts.cases import CASES, Case
+from cuda_emulated.counts.cases import PREDICTED, Case
 from cuda_emulated.counts.predicted import GPUS, Gpu, seconds, stored
 from on_gpu.liger import liger
 from on_gpu.required import require_gpu
@@ -85,12 +85,12 @@ def header(gpu: Gpu) -> Iterator[str]:
 
 def chosen(only: Sequence[str]) -> Iterable[Case]:
     """The cases of these operators; all without any."""
-    names = {case.operator for case in CASES}
+    names = {case.operator for case in PREDICTED}
     if unknown := set(only) - names:
         raise SystemExit(
             f"no case is called {', '.join(sorted(unknown))}; there is {sorted(names)}"
         )
-    return [case for case in CASES if not only or case.operator in only]
+    return [case for case in PREDICTED if not only or case.operator in only]
 
 
 def main() -> None:

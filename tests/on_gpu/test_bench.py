@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from cuda_emulated.counts.cases import CASES
+from cuda_emulated.counts.cases import PREDICTED
 from cuda_emulated.counts.predicted import GPUS, seconds, stored
 from on_gpu import bench
 from on_gpu.liger import FUNCTIONS, liger
 from on_gpu.timing import Call
 
-NORM = next(case for case in CASES if case.operator == "rms_norm")
+NORM = next(case for case in PREDICTED if case.operator == "rms_norm")
 H100 = next(gpu for gpu in GPUS if gpu.name == "H100 SXM")
 
 
@@ -68,13 +68,13 @@ def test_a_gpu_is_known_by_its_name_or_describes_itself():
 
 def test_cases_are_chosen_by_operator():
     assert [case.operator for case in bench.chosen(["rope_"])] == ["rope_"]
-    assert bench.chosen([]) == list(CASES)
+    assert bench.chosen([]) == list(PREDICTED)
     with pytest.raises(SystemExit, match="no case is called gone"):
         bench.chosen(["gone"])
 
 
 def test_liger_gets_the_operators_arguments(monkeypatch):
-    assert set(FUNCTIONS) <= {case.operator for case in CASES}
+    assert set(FUNCTIONS) <= {case.operator for case in PREDICTED}
     functions = SimpleNamespace(liger_rms_norm=lambda x, weight, eps: (x, weight, eps))
     monkeypatch.setitem(sys.modules, "liger_kernel.transformers.functional", functions)
     call = liger("rms_norm", (1, 2, 3, 0))

@@ -44,6 +44,8 @@ class Case:
         partials: bytes that one launch leaves for another, or that both must read; they count as
             needed.
         products: whether the time of its multiplications is predicted too.
+        own: the least bytes of its kernels, where PyTorch multiplies what they write: that is not
+            counted, and no time is predicted.
     """
 
     operator: str
@@ -53,6 +55,7 @@ class Case:
     full: int
     partials: Callable[[int], int] = lambda rows: 0
     products: bool = False
+    own: Callable[[int], int] | None = None
 
     @property
     def name(self) -> str:
@@ -65,7 +68,9 @@ class Case:
         return OPERATORS[self.operator]
 
     def minimum(self, rows: int) -> int:
-        """Bytes of every argument and result, once, and what `partials` says."""
+        """Bytes of every argument and result, once, and what `partials` says; or `own`."""
+        if self.own is not None:
+            return self.own(rows)
         with FakeTensorMode():
             arguments = self.make(rows)
             results = self.declared.overload(*arguments)
@@ -217,6 +222,17 @@ def int4(rows: int, features: int) -> Arguments:
     return new(rows, WIDTH), codes, scales, zeros, GROUP, None, False
 
 
+def many_rows(make: Callable[[int, int], Arguments], features: int) -> Arguments:
+    """So many rows that the weight is decoded for PyTorch's product."""
+    x, *weight = make(FEW_ROWS + 1, features)
+    return x.float(), *weight
+
+
+def decoded(bytes_of_row: int, features: int) -> int:
+    """Bytes of a weight with its scales, and of its numbers in float32."""
+    return features * (bytes_of_row + 4 * WIDTH)
+
+
 def routing(tokens: int) -> Arguments:
     """8 of 128 experts."""
     return new(tokens, 128), 8, None, False, 1, 1, 1, True, 1.0
@@ -303,8 +319,17 @@ def _cases() -> Iterator[Case]:
                 continue  # PyTorch's product
             what = f"{rows} x 4096 x 4096"
             yield Case(operator, what, partial(make, rows), 64, 4096, products=True)
+    of_row = {
+        "linear_int8": WIDTH + 2,
+        "linear_int4": WIDTH // CODES_IN_A_BYTE + 4 * WIDTH // GROUP,
+    }
+    for operator, make in (("linear_int8", int8), ("linear_int4", int4)):
+        own = partial(many_rows, make), 64, 2048
+        least = partial(decoded, of_row[operator])
+        yield Case(operator, "decoding 2048 x 4096", *own, own=least)
     yield Case("route", "8192 tokens, 8 of 128", routing, 64, 8192)
     yield Case("experts", "8 tokens, 4 of 32, 1024 x 512", mixture, 8, 32, between_layers)
 
 
 CASES = tuple(_cases())
+PREDICTED = tuple(case for case in CASES if case.own is None)
