@@ -7,8 +7,10 @@ test has the same numbers alone, after others, and in any process of pytest-xdis
 from __future__ import annotations
 
 import gc
+import logging
 import random
 import secrets
+import sys
 import zlib
 from pathlib import Path
 
@@ -49,6 +51,27 @@ def pytest_terminal_summary(terminalreporter, exitstatus: int, config: pytest.Co
         terminalreporter.write_line(told(config))
 
 
+def _only_what_is_tested() -> None:
+    """Leaves out what PyTorch does at each compile and each seed for nobody to read.
+
+    It writes every step and every graph of a compile as text for the logger of traces, if that has
+    a handler; pytest gives its own to all loggers that hand nothing on. It empties the processor's
+    caches to time the guards for its log. And for each kind of device that is not there it keeps
+    the stack of every call of `torch.manual_seed`.
+    """
+    import torch
+
+    trace = logging.getLogger("torch.__trace")
+    trace.propagate = True
+    for handler in [h for h in trace.handlers if type(h).__module__ == "_pytest.logging"]:
+        trace.removeHandler(handler)
+    if guards := sys.modules.get("torch._dynamo.guards"):
+        guards.profile_guard_manager = lambda *_: 0.0  # type: ignore[attr-defined]
+    for device in (torch.cuda, torch.xpu, torch.mtia):
+        if not device.is_initialized() and not device.is_available():
+            device.manual_seed_all = lambda seed: None  # type: ignore[assignment]
+
+
 @pytest.hookimpl(tryfirst=True)  # before fixtures
 def pytest_runtest_setup(item: pytest.Item) -> None:
     import numpy
@@ -60,6 +83,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         # takes half a second for PyTorch's own objects, and tests of memory collect often.
         gc.collect()
         gc.freeze()
+    _only_what_is_tested()
 
     seed = zlib.crc32(f"{item.config.option.seed} {item.nodeid}".encode())
     torch.manual_seed(seed)

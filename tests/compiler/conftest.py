@@ -15,23 +15,43 @@ from fusewheel.compiler import Report
 from fusewheel.compiler.entry.dynamo import compile_graph
 from fusewheel.compiler.match.registry import known_patterns
 from fusewheel.compiler.match.report import Recorder
+from nightly import NIGHTLY
 from torch.testing import assert_close
 from training import assert_step, run
 
 assert fusewheel and fresh
 
 
+# Writes, layouts and autograd are what AOTAutograd does in its own way.
+BY_AOTAUTOGRAD = ("autograd", "engine", "executor", "hazards", "memory", "regimes", "training")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """What runs the rewritten graphs of a test that does not say it.
+
+    AOTAutograd takes as long as all the rest: a change hands whole models to it, one for each
+    pattern, the night everything.
+    """
+    if "compare" in metafunc.fixturenames:
+        by_night = pytest.param("aot_eager", marks=NIGHTLY)
+        always = metafunc.module.__name__.rpartition("test_")[2] in BY_AOTAUTOGRAD
+        metafunc.parametrize(
+            "compare", ["aot_eager"] if always else ["eager", by_night], indirect=True
+        )
+
+
 class Compare:
     """Runs a function eagerly and compiled, compares everything and returns the report."""
 
-    def __init__(self) -> None:
+    def __init__(self, inner: str) -> None:
+        self.inner = inner
         self.graphs: list[torch.fx.GraphModule] = []
 
     def compile(
-        self, function: Callable[..., Any], inner: Any = "aot_eager", **settings: Any
+        self, function: Callable[..., Any], inner: Any = None, **settings: Any
     ) -> tuple[Callable[..., Any], Recorder]:
         """Compile with the rewriting backend; what it does is noted in the recorder."""
-        recorder = Recorder()
+        recorder, inner = Recorder(), inner or self.inner
 
         def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
             compiled = compile_graph(gm, inputs, recorder, inner)
@@ -44,7 +64,7 @@ class Compare:
         self,
         function: Callable[..., Any],
         *inputs: Any,
-        inner: Any = "aot_eager",
+        inner: Any = None,
         exact: Callable[..., Any] | None = None,
         whole: bool = False,
         **settings: Any,
@@ -63,7 +83,7 @@ class Compare:
         self,
         function: Callable[..., Any],
         *inputs: Any,
-        inner: Any = "aot_eager",
+        inner: Any = None,
         **settings: Any,
     ) -> Report:
         """All values are equal to eager's: what runs is what eager runs."""
@@ -83,9 +103,9 @@ class Compare:
 
 
 @pytest.fixture
-def compare() -> Compare:
+def compare(request: pytest.FixtureRequest) -> Compare:
     """See `Compare`."""
-    return Compare()
+    return Compare(request.param)
 
 
 @pytest.fixture

@@ -20,24 +20,24 @@ transformers = pytest.importorskip("transformers")
 OPTIONS = {"do_sample": False, "eos_token_id": None, "disable_compile": True}
 WINDOW = {"sliding_window": 12}
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
-# Settings, the number of graphs for one prompt, and whether only the night tries it. A window makes
-# more: transformers builds other masks before it is full, while it becomes full and afterwards.
-MODELS: dict[str, tuple[str, dict[str, Any], int, bool]] = {
-    "Llama": ("LlamaForCausalLM", {}, 2, False),
-    "Mistral": ("MistralForCausalLM", WINDOW, 5, True),
-    "Gemma3Text": ("Gemma3ForCausalLM", WINDOW, 5, True),
-    "GPT2": ("GPT2LMHeadModel", {}, 2, True),
-    "Qwen3": ("Qwen3ForCausalLM", {}, 2, True),
-    "Olmo2": ("Olmo2ForCausalLM", {}, 2, True),
-    "Phi3": ("Phi3ForCausalLM", {}, 2, True),
-    "Mixtral": ("MixtralForCausalLM", EXPERTS, 2, True),
+# Settings, and the number of graphs for one prompt. A window makes more: transformers builds other
+# masks before it is full, while it becomes full and afterwards.
+MODELS: dict[str, tuple[str, dict[str, Any], int]] = {
+    "Llama": ("LlamaForCausalLM", {}, 2),
+    "Mistral": ("MistralForCausalLM", WINDOW, 5),
+    "Gemma3Text": ("Gemma3ForCausalLM", WINDOW, 5),
+    "GPT2": ("GPT2LMHeadModel", {}, 2),
+    "Qwen3": ("Qwen3ForCausalLM", {}, 2),
+    "Olmo2": ("Olmo2ForCausalLM", {}, 2),
+    "Phi3": ("Phi3ForCausalLM", {}, 2),
+    "Mixtral": ("MixtralForCausalLM", EXPERTS, 2),
 }
 
 
 def build(name: str, **settings: Any) -> Any:
     """A small random model of one layer whose tokens depend on what it has read."""
     torch.manual_seed(0)
-    architecture, own, _, _ = MODELS[name]
+    architecture, own, _ = MODELS[name]
     sizes = {**SIZES, "num_hidden_layers": 1, "initializer_range": 0.3, **own, **settings}
     config = getattr(transformers, f"{name}Config")(**sizes)
     return getattr(transformers, architecture)(config).eval()
@@ -63,13 +63,8 @@ def assert_same_text(model: Any, ids: torch.Tensor, **options: Any) -> Any:
     return twin
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=NIGHTLY if at_night else ())
-        for name, (_, _, _, at_night) in MODELS.items()
-    ],
-)
+@NIGHTLY
+@pytest.mark.parametrize("name", MODELS)
 def test_models(name: str) -> None:
     model = build(name)
     assert_same_text(model, tokens(9, 1), max_new_tokens=15)
@@ -88,10 +83,14 @@ def test_long_texts(name: str) -> None:
 
 
 def test_a_second_prompt_takes_one_more_graph(llama: Any) -> None:
+    """The text is the same, and a cache grows in each graph: its keys and its values."""
     twin = compiled(llama)
     for length, graphs in ((9, 2), (11, 3), (14, 3)):
-        twin.generate(tokens(length, 1), max_new_tokens=4, **OPTIONS)
+        ids = tokens(length, 1)
+        expected = llama.generate(ids, max_new_tokens=4, **OPTIONS)
+        assert torch.equal(twin.generate(ids, max_new_tokens=4, **OPTIONS), expected)
         assert counters["stats"]["unique_graphs"] == graphs
+        assert counters["fusewheel"]["append"] == 2 * graphs
 
 
 WAYS = {
@@ -100,7 +99,10 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
+# A change steps through a static cache in tests/compiler/test_executor_models.py.
+@pytest.mark.parametrize(
+    "options", [WAYS["beams"], pytest.param(WAYS["static"], marks=NIGHTLY)], ids=WAYS
+)
 def test_ways_to_generate(llama: Any, options: dict[str, Any]) -> None:
     assert_same_text(llama, tokens(5, 1), **options)
 
@@ -162,14 +164,15 @@ def _continued(model: Any, write: bool = False) -> list[torch.Tensor]:
     return [together, cache.layers[0].keys, other.layers[0].values]
 
 
-@pytest.mark.parametrize("write", [False, True])
-def test_two_continuations_of_one_prefix(llama: Any, write: bool) -> None:
-    results = []
-    for model in (compiled(llama), llama, copy.deepcopy(llama).double()):
-        torch.manual_seed(1)
-        results.append(_continued(model, write))
-    for own, eager, exact in zip(*results, strict=True):
-        assert_program_as_good_as_eager(own, eager, exact)
+def test_two_continuations_of_one_prefix(llama: Any) -> None:
+    models = compiled(llama), llama, copy.deepcopy(llama).double()
+    for write in (False, True):
+        results = []
+        for model in models:
+            torch.manual_seed(1)
+            results.append(_continued(model, write))
+        for own, eager, exact in zip(*results, strict=True):
+            assert_program_as_good_as_eager(own, eager, exact)
     assert counters["fusewheel"]["append"] > 0
 
 

@@ -189,6 +189,7 @@ def test_values_of_parameters_may_change(llama: Any) -> None:
     assert graphs() == 0
 
 
+@NIGHTLY  # a change looks for it in tests/compiler/test_freeze.py
 def test_a_replaced_layer(one_layer: Any) -> None:
     model, ids = frozen(one_layer), tokens(9, 1)
     text(model, ids)
@@ -290,6 +291,7 @@ def test_a_model_that_changes_itself_is_put_back(one_layer: Any, monkeypatch: An
 
     monkeypatch.setattr(kind, "forward", counting)
     model, ids = frozen(one_layer), tokens(9, 1)
-    assert torch.equal(text(model, ids), text(one_layer, ids))
+    found, expected = (text(one, ids, max_new_tokens=1) for one in (model, one_layer))
+    assert torch.equal(found, expected)
     assert programs(model) == []
     assert type(model.model.norm.last) is torch.Tensor

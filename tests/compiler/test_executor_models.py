@@ -1,4 +1,8 @@
-"""Unmodified Llamas through ``inner="none"``: every kind of use gives what eager gives."""
+"""Unmodified Llamas through ``inner="none"``: every kind of use gives what eager gives.
+
+A change trains so GPT-2 (tests/compiler/test_norm_models.py), a Llama in bfloat16 with adapters
+(test_peft.py), and what is not a whole model (test_executor.py, test_training.py).
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ from compiler.test_models import (
 from fusewheel._core.cache_argument import cache_argument
 from fusewheel.compiler.entry.dynamo import compile_graph
 from fusewheel.compiler.match.report import Recorder
+from nightly import NIGHTLY
 from oracle import assert_program_as_good_as_eager, assert_step_as_good_as_eager
 from transformers import StaticCache
 
@@ -36,6 +41,7 @@ class Graphs:
         return compile_graph(gm, inputs, self.recorder, "none")
 
 
+@NIGHTLY
 def test_training_of_any_length() -> None:
     model, backend = build("Llama"), Graphs()
     call = torch.compile(model, backend=backend, dynamic=True, fullgraph=True)
@@ -46,6 +52,7 @@ def test_training_of_any_length() -> None:
     assert settled(backend.recorder.report().counts()) == MODELS["Llama"] | LOSS
 
 
+@NIGHTLY
 @pytest.mark.parametrize("name", ["Gemma", "Olmo2"])
 def test_training_in_bfloat16(name: str) -> None:
     model, ids = build(name, torch.bfloat16), tokens()
@@ -53,6 +60,7 @@ def test_training_in_bfloat16(name: str) -> None:
     assert_training_step(model, call, ids)
 
 
+@NIGHTLY
 @pytest.mark.parametrize("use", ["autocast", "checkpointing", "padding"])
 def test_training_in_other_ways(use: str) -> None:
     model, ids, settings = build("Llama"), tokens(), {}

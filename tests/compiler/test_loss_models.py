@@ -165,7 +165,7 @@ def _llama() -> Any:
     return transformers.LlamaForCausalLM(config).train()
 
 
-@pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.parametrize("counted", [pytest.param(False, marks=NIGHTLY), True])
 def test_llama_of_which_only_the_loss_is_used(compare: Any, counted: bool) -> None:
     model = _llama()
 

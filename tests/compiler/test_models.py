@@ -161,6 +161,7 @@ def test_dynamic_length() -> None:
     assert settled(backend.recorder.report().counts()) == MODELS["Llama"] | LOSS
 
 
+@NIGHTLY  # a change compiles for any length at once
 def test_automatic_dynamic_length() -> None:
     model, backend = build("Llama"), Counted()
     call = torch.compile(model, backend=backend)
@@ -170,7 +171,8 @@ def test_automatic_dynamic_length() -> None:
     assert backend.counter.frame_count == 2  # static first, dynamic from then on
 
 
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+# A change runs another model without gradients, tests/compiler/test_causal_models.py.
+@pytest.mark.parametrize("mode", [pytest.param(torch.no_grad, marks=NIGHTLY), torch.inference_mode])
 def test_inference(mode: Any) -> None:
     model, ids, backend = build("Llama").eval(), tokens(), Counted()
     call = torch.compile(model, backend=backend)
@@ -208,7 +210,10 @@ def test_gradient_checkpointing() -> None:
     assert_training_step(model, call, ids, use_cache=False)
     # The last addition of a layer is inside of what is checkpointed, the norm behind it is not.
     counts = MODELS["Llama"] | {"add_rms_norm": 2, "rms_norm": 3} | LOSS
-    assert settled(backend.recorder.report().counts()) == counts, backend.recorder.report()
+    report = backend.recorder.report()
+    assert settled(report.counts()) == counts, report
+    # The mask is made outside of the bodies.
+    assert report.count("causal_attention") == 2, report
 
 
 def test_generation_with_a_cache() -> None:

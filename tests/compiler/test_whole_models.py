@@ -124,19 +124,19 @@ def _vit() -> tuple[Any, Inputs]:
 # around its convolutions. T5 the same, and a ReLU. BERT has a norm and a gelu more in its head.
 DTYPES = {"fp32": (torch.float32,), "bf16": (torch.bfloat16,)}
 MODELS: dict[str, tuple[Callable[[], tuple[Any, Inputs]], dict[str, int]]] = {
+    "vit": (_vit, {"add_layer_norm": 4, "layer_norm": 1, "gelu": 2, "cross_entropy": 1}),
+    "t5": (_t5, {"add_rms_norm": 10, "rms_norm": 2, "cross_entropy": 1}),
+    "minilm": (_minilm, {"add_layer_norm": 4, "layer_norm": 1, "gelu": 2}),
     "whisper": (
         _whisper,
         {"add_layer_norm": 10, "layer_norm": 2, "gelu": 6, "cross_entropy": 1},
     ),
-    "t5": (_t5, {"add_rms_norm": 10, "rms_norm": 2, "cross_entropy": 1}),
-    "minilm": (_minilm, {"add_layer_norm": 4, "layer_norm": 1, "gelu": 2}),
+    "gpt2": (_gpt2, {"add_layer_norm": 4, "layer_norm": 1, "gelu": 2, "cross_entropy": 1}),
+    "bert": (_bert, {"add_layer_norm": 4, "layer_norm": 2, "gelu": 3, "cross_entropy": 1}),
     "qwen2": (
         _qwen2,
         {"add_rms_norm": 4, "rms_norm": 1, "silu_mul": 2, "rope": 2, "cross_entropy": 1},
     ),
-    "gpt2": (_gpt2, {"add_layer_norm": 4, "layer_norm": 1, "gelu": 2, "cross_entropy": 1}),
-    "bert": (_bert, {"add_layer_norm": 4, "layer_norm": 2, "gelu": 3, "cross_entropy": 1}),
-    "vit": (_vit, {"add_layer_norm": 4, "layer_norm": 1, "gelu": 2, "cross_entropy": 1}),
 }
 
 

@@ -21,7 +21,9 @@ def test_torch_obeys_in_the_worker_process(tmp_path):
     if torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
         pytest.skip("this CPU has less")
     run = functools.partial(subprocess.getoutput, f"{__import__('sys').executable} -c '{PROGRAM}'")
-    with Child(run, environment=environment(SETTINGS, tmp_path, "eager", "fp32")) as child:
+    found = environment(SETTINGS, tmp_path, "eager", "fp32")
+    # A copy of this process: the one that it starts imports torch.
+    with Child(run, environment=found, method="fork") as child:
         assert "AVX2" in child.call("strip").split()
 
 

@@ -30,10 +30,12 @@ def test_no_false_alarm(column: Column):
 def test_random_numbers_are_no_mistake(column: Column):
     aten = torch.ops.aten
     # One operator with a gradient, and one with two results.
-    for op, *arguments in (
+    both = (
         (aten.rrelu.default, -make(3, 4), 0.1, 0.9, True),
         (aten.native_dropout.default, make(30), 0.5, True),
-    ):
+    )
+    # They take turns where tracing takes long.
+    for op, *arguments in both[TRACED.index(column) % 2 :][:1] if column in TRACED else both:
         outcome = examine(column, doctor.cases_of(doctor.subject_of(op), [tuple(arguments)]))
         assert outcome.status is not Status.FAILS, outcome
 

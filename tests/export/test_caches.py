@@ -16,6 +16,7 @@ import torch
 import torch.compiler.config as shared
 import torch.nn.functional as F
 from fusewheel._torch import settings
+from nightly import NIGHTLY
 from torch import Tensor
 from torch._dynamo.utils import counters
 from torch._inductor import codecache, config
@@ -81,7 +82,8 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+# Of two switches a change tries the one that holds for a block.
+@pytest.mark.parametrize("way", ["backend", pytest.param("enable", marks=NIGHTLY), "enabled"])
 def test_forward_and_backward_know_the_version(way: str, tags: list[tuple[bool, str]]) -> None:
     compiled = torch.compile(swiglu, **WAYS[way])
     if way == "enable":
@@ -98,7 +100,9 @@ def test_forward_and_backward_know_the_version(way: str, tags: list[tuple[bool, 
     assert all(TAG in tag for _, tag in tags), tags
 
 
-@pytest.mark.parametrize("thread", [in_a_thread, lambda function: function()])
+@pytest.mark.parametrize(
+    "thread", [in_a_thread, pytest.param(lambda function: function(), marks=NIGHTLY)]
+)
 def test_operators_called_by_hand_are_known_by_their_version(
     thread: Callable[..., Any], tags: list[tuple[bool, str]], untagged: None
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import threading
 from collections.abc import Callable
@@ -28,13 +29,18 @@ def saved_and_loaded(module: Any) -> Any:
     return torch.jit.load(file)
 
 
+@functools.cache  # and no fixture: Python may have no TorchScript
+def optimized(how: str) -> Any:
+    """The decoder with programs."""
+    example = inputs()
+    return jit.optimize(as_torchscript(decoder(), how, example), example, runtime="engine")
+
+
 @pytest.mark.parametrize("how", ["script", "trace"])
 def test_values(how: str) -> None:
     """The bits are those without programs, for all sizes, and after it was saved."""
-    model, example = decoder(), inputs()
-    script = as_torchscript(model, how, example)
-    plain = jit.optimize(script, example)
-    engine = jit.optimize(script, example, runtime="engine")
+    model, example, engine = decoder(), inputs(), optimized(how)
+    plain = jit.optimize(as_torchscript(model, how, example), example)
     assert programs(engine) > 0
     for module in (engine, saved_and_loaded(engine)):
         for sizes in ((2, 6), (3, 4), (2, 1)):
@@ -44,8 +50,7 @@ def test_values(how: str) -> None:
 
 
 def test_other_inputs_run_without_programs() -> None:
-    model, example = decoder(), inputs()
-    engine = jit.optimize(as_torchscript(model, "script", example), example, runtime="engine")
+    model, example, engine = decoder(), inputs(), optimized("script")
     x, cos, sin = example
     with torch.enable_grad():
         asked = x.clone().requires_grad_()
@@ -58,8 +63,7 @@ def test_other_inputs_run_without_programs() -> None:
 
 
 def test_threads_share_a_module() -> None:
-    model, example = decoder(), inputs()
-    engine = jit.optimize(as_torchscript(model, "script", example), example, runtime="engine")
+    engine = optimized("script")
     given = [inputs(torch.float32, batch, 5) for batch in (1, 2, 3, 4)]
     with torch.no_grad():
         expected = [engine(*one) for one in given]
@@ -132,8 +136,7 @@ def test_without_this_package(fresh: Callable[..., str], tmp_path: Path) -> None
     """A file needs the kernel library, and no Python of ours."""
     import fusewheel_cpu
 
-    model, example = decoder(), inputs()
-    engine = jit.optimize(as_torchscript(model, "script", example), example, runtime="engine")
+    example, engine = inputs(), optimized("script")
     engine.save(str(tmp_path / "model.pt"))
     torch.save((example, engine(*example)), tmp_path / "data.pt")
     out = fresh(

@@ -14,7 +14,6 @@ import torch
 from neighbours import assert_call_as_good_as_eager
 from torch import Tensor
 from torch.nn import functional
-from torch.testing._internal.common_methods_invocations import op_db
 
 NAMES = (
     "rms_norm",
@@ -32,6 +31,9 @@ OTHERS = {
 
 def samples(name: str, dtype: torch.dtype) -> Iterator[tuple[Any, ...]]:
     """Each of PyTorch's samples: all positional arguments, and the others."""
+    # Takes four seconds, which other tests of this process need not wait for.
+    from torch.testing._internal.common_methods_invocations import op_db
+
     (info,) = (op for op in op_db if op.name == f"nn.functional.{name}")
     assert dtype in info.dtypes
     slopes = dtype.is_floating_point or dtype.is_complex

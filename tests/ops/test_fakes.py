@@ -114,7 +114,7 @@ def spoilt(arguments: Arguments) -> Iterator[Arguments]:
 @pytest.mark.parametrize(
     ("mode", "most"),
     [
-        pytest.param(in_fake_mode, 60, id="FakeTensorMode-60"),
+        pytest.param(in_fake_mode, 30, id="FakeTensorMode-30"),
         pytest.param(in_fake_mode, None, id="FakeTensorMode-all", marks=NIGHTLY),
         pytest.param(on_meta, None, id="meta-all", marks=NIGHTLY),
     ],
@@ -133,7 +133,7 @@ def test_a_fake_and_its_kernel_agree_about_any_one_change(
         got = said(mode, operator, given)
         assert got == want, f"{[_described(a) for a in given]}: {got}, the kernel: {want}"
         refused += bool(want[1])
-    assert refused > 4
+    assert refused > 2
 
 
 def _size(argument: Any) -> int:

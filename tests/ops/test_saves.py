@@ -130,8 +130,14 @@ def test_what_is_declared_is_kept_and_nothing_else(operator: Operator):
 
 def test_only_writes_to_what_is_kept_matter(operator: Operator):
     """PyTorch refuses a backward that would read what was written since."""
+    tried = set()
     for arguments, needs in recorded(operator):
         whole = Call(operator, arguments, needs, unchanged)
+        # Sizes do not decide what autograd looks at.
+        kinds = needs, *whole.tensors, *whole.kept
+        if kinds in tried:
+            continue
+        tried.add(kinds)
         seeds = seeds_of(whole)
         want = whole.gradients(ALL, seeds, order=1)
         for name in whole.tensors:

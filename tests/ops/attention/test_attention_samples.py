@@ -11,9 +11,6 @@ from contracts import attention_gradients
 from neighbours import assert_call_as_good_as_eager
 from ops.attention.inputs import leaves
 from torch import Tensor
-from torch.testing._internal.common_methods_invocations import op_db
-
-SAMPLES = next(op for op in op_db if op.name == "nn.functional.scaled_dot_product_attention")
 
 
 def as_heads(*tensors: Tensor) -> list[Tensor]:
@@ -77,8 +74,12 @@ def allowed(
 
 
 def test_pytorchs_own_samples(dtype: torch.dtype):
+    # Takes four seconds, which other tests of this process need not wait for.
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    (info,) = (op for op in op_db if op.name == "nn.functional.scaled_dot_product_attention")
     tried = set()
-    for sample in SAMPLES.sample_inputs("cpu", dtype, requires_grad=False):
+    for sample in info.sample_inputs("cpu", dtype, requires_grad=False):
         options = {"attn_mask": None, **sample.kwargs}
         if options.pop("dropout_p") > 0:
             continue  # random: test_attention_edges.py looks at the mean

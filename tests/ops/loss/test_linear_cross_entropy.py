@@ -88,7 +88,7 @@ def test_many_chunks(dtype: torch.dtype, reduction: str):
 
 def test_many_classes(dtype: torch.dtype):
     # Slices of 4096 classes and the rest; chunks of 512 rows and the rest.
-    assert_like_torch(*data(1100, 24, 5000, dtype))
+    assert_like_torch(*data(520, 24, 5000, dtype))
 
 
 def test_leading_dimensions():
@@ -289,12 +289,14 @@ for function, name, reduction in json.loads(sys.argv[1]):
     os._exit(0)
 """
 NAMES, SUMMED = ("float32", "bfloat16"), ("mean", "none")
+# That this is a measure of memory shows where eager takes it.
+MEASURED = "eager", "float32", "mean"
 
 
 @pytest.fixture(scope="module")
 def grown() -> dict[tuple[str, ...], int]:
     """Bytes by function, dtype and reduction."""
-    cases = list(itertools.product(("fused", "eager"), NAMES, SUMMED))
+    cases = [*itertools.product(("fused",), NAMES, SUMMED), MEASURED]
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM, json.dumps(cases)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return dict(zip(cases, map(int, done.stdout.split()), strict=True))
@@ -306,9 +308,9 @@ def grown() -> dict[tuple[str, ...], int]:
 def test_peak_memory(grown: dict[tuple[str, ...], int], name: str, reduction: str):
     # Never all logits at once, where eager has them three times. No closer: what the C library's
     # allocator keeps, and the code that is paged in, differ from machine to machine.
-    logits = 2048 * 8192 * getattr(torch, name).itemsize
-    assert grown["fused", name, reduction] < logits, grown
-    assert grown["eager", name, reduction] > 2 * logits, grown
+    logits = 2048 * 8192
+    assert grown["fused", name, reduction] < logits * getattr(torch, name).itemsize, grown
+    assert grown[MEASURED] > 2 * logits * 4, grown
 
 
 def test_unknown_reduction_is_refused():
