@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import multiprocessing
+import sys
 import tempfile
 import traceback
 import warnings
@@ -40,29 +41,51 @@ def failures(files: Sequence[str], night: bool = False) -> dict[tuple[str, str],
     All processes make the same checks in the same order. A check that fails in one of them ends the
     group, because the others may wait for it: the checks after it are missing.
     """
-    context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
-        rendezvous = str(Path(folder) / "rendezvous")
-        logs = [Path(folder) / str(rank) for rank in range(SIZE)]
-        processes = [
-            context.Process(
-                target=_process, args=(rank, files, night, rendezvous, log), daemon=True
+        # Not a copy of this process: it has computed with several threads.
+        if sys.platform == "linux":
+            first = multiprocessing.get_context("spawn").Process(
+                target=_copies, args=(files, night, folder)
             )
-            for rank, log in enumerate(logs)
-        ]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join(LIMIT)
+            first.start()
+            first.join()
+        else:
+            _run("spawn", files, night, folder)
         found: dict[tuple[str, str], str] = {}
-        for rank, (process, log) in enumerate(zip(processes, logs, strict=True)):
-            if process.is_alive():
-                process.kill()
+        for rank in range(SIZE):
+            log = Path(folder) / str(rank)
             for record in torch.load(log) if log.exists() else ():
                 file, name, text = record
                 seen = found.get((file, name), "")
                 found[file, name] = seen + (f"process {rank}: {text}" if text else "")
     return found
+
+
+def _copies(files: Sequence[str], night: bool, folder: str) -> None:
+    """The group as copies of this process, which imports once what takes seconds."""
+    import fusewheel  # noqa: F401
+    import torch.distributed.tensor.parallel  # noqa: F401
+
+    _run("fork", files, night, folder)
+
+
+def _run(method: str, files: Sequence[str], night: bool, folder: str) -> None:
+    context = multiprocessing.get_context(method)
+    rendezvous = str(Path(folder) / "rendezvous")
+    processes = [
+        context.Process(
+            target=_process,
+            args=(rank, files, night, rendezvous, Path(folder) / str(rank)),
+            daemon=True,
+        )
+        for rank in range(SIZE)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(LIMIT)
+        if process.is_alive():
+            process.kill()
 
 
 def _process(rank: int, files: Sequence[str], night: bool, rendezvous: str, log: Path) -> None:
