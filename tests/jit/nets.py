@@ -48,7 +48,7 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    def __init__(self, size: int = 32, heads: int = 4, layers: int = 2):
+    def __init__(self, size: int = 32, heads: int = 4, layers: int = 1):
         super().__init__()
         self.blocks = nn.ModuleList([Block(size, heads) for _ in range(layers)])
         self.last = Norm(size)
@@ -59,8 +59,8 @@ class Decoder(nn.Module):
         return self.last(x)
 
 
-# What is replaced in it. Two layers have four sums that are normalised; the first norm is of none.
-REPLACED = {"add_rms_norm": 4, "rms_norm": 1, "rope": 2, "silu_mul": 2}
+# What is replaced in it. Its layer has two sums that are normalised; the first norm is of none.
+REPLACED = {"add_rms_norm": 2, "rms_norm": 1, "rope": 1, "silu_mul": 1}
 
 
 def decoder(dtype: torch.dtype = torch.float32) -> Decoder:

@@ -121,7 +121,7 @@ def test_saved_it_runs_in_a_process_with_the_library_alone(tmp_path, fresh):
         "print(all(torch.equal(g, want) for g in got), 'fusewheel' in sys.modules)\n"
         "print(str(model.inlined_graph).count('fusewheel::add_rms_norm'))"
     )
-    assert out.split() == ["True", "False", "4"]
+    assert out.split() == ["True", "False", "2"]
 
 
 def test_saved_it_holds_each_weight_once():
