@@ -2,6 +2,7 @@
 #pragma once
 
 #include "block_row.h"
+#include "digit_fours.h"
 #include "digit_rows.h"
 #include "matmul.h"
 #include "streams.h"
@@ -179,17 +180,29 @@ FUSEWHEEL_INLINE bool takes_turns(const LinearWeight& weight, [[maybe_unused]] c
 constexpr int kFarStreams = 4;
 
 // Whether a thread reads rows of the weight that lie far apart, each of them the start of a part of its
-// rows. A float32 row of a small model ends before the hardware's own prefetching has begun, which goes on
-// along such a part from row to row. Measured with AVX2.
-FUSEWHEEL_INLINE bool reads_far_rows(const LinearWeight& weight) {
+// rows. A row of a small model ends before the hardware's own prefetching has begun, which goes on along
+// such a part from row to row. Measured with AVX2.
+FUSEWHEEL_INLINE bool reads_far_rows(const LinearWeight& weight, [[maybe_unused]] const OneRow& one) {
+#if defined(__AVX2__)
+  if (weight.kind == WeightKind::kInt4) {
+    return takes_fours(weight, one.digits[0]);
+  }
+#endif
   return kBytes == 32 && choices().rows_in_turn && weight.kind == WeightKind::kFloating &&
          weight.dtype == Dtype::kFloat32;
 }
 
 // Row `begin` of the weight and others that lie `apart` rows behind each other, times `a`. The bits are
 // those of rows side by side.
-FUSEWHEEL_INLINE void far_rows(const MatmulArgs& args, int64_t begin, int64_t apart, float* out) {
+FUSEWHEEL_INLINE void far_rows(const MatmulArgs& args, int64_t begin, int64_t apart,
+                               [[maybe_unused]] const OneRow& one, float* out) {
   const LinearWeight& weight = args.weight;
+#if defined(__AVX2__)
+  if (weight.kind == WeightKind::kInt4) {
+    static_assert(kFours == kFarStreams);
+    return dot_fours(weight, begin, apart, kFours, one.digits[0], out);
+  }
+#endif
   dot_streams<kFarStreams, kLineNumbers<float>>(
       static_cast<const float*>(weight.data) + begin * weight.stride, apart * weight.stride,
       static_cast<const float*>(args.a), nullptr, 1, weight.columns, out);
@@ -200,6 +213,15 @@ FUSEWHEEL_INLINE void far_rows(const MatmulArgs& args, int64_t begin, int64_t ap
 FUSEWHEEL_INLINE void digit_row(const LinearWeight& weight, int64_t begin, int64_t count,
                                 const DigitRow& a, bool in_turn, const OneRow& memory,
                                 float* out) {
+  if (takes_fours(weight, a)) {
+    for (int64_t row = 0; row < count; row += kFours) {
+      float sums[kFours];
+      const int64_t live = count - row < kFours ? count - row : kFours;
+      dot_fours(weight, begin + row, 1, live, a, sums);
+      __builtin_memcpy(out + row, sums, live * sizeof(float));
+    }
+    return;
+  }
   by_streams<kDigitStreams>(count, false, [&](auto together, int64_t row) {
     dot_digits<decltype(together)::value>(weight, begin + row, a, in_turn, memory.scales,
                                           memory.zeros, out + row);

@@ -210,19 +210,21 @@ FUSEWHEEL_INLINE int64_t few_scratch(const MatmulArgs& args) {
 // the first that is left.
 template <typename Finish>
 FUSEWHEEL_INLINE int64_t far_columns(const MatmulArgs& args, int64_t begin, int64_t end,
-                                     Finish finish) {
-  const int64_t apart = (end - begin) / (kFarStreams * kUnit) * kUnit;
-  for (int64_t unit = 0; unit < apart; unit += kUnit) {
+                                     const OneRow& one, Finish finish) {
+  constexpr int64_t lanes = kLanes<float>;
+  const int64_t apart = (end - begin) / (kFarStreams * lanes) * lanes;
+  for (int64_t first = 0; first < apart; first += kUnit) {
+    const int64_t columns = apart - first < kUnit ? apart - first : kUnit;
     float sums[kFarStreams][kUnit];
-    for (int64_t j = 0; j < kUnit; ++j) {
+    for (int64_t j = 0; j < columns; ++j) {
       float out[kFarStreams];
-      far_rows(args, begin + unit + j, apart, out);
+      far_rows(args, begin + first + j, apart, one, out);
       for (int i = 0; i < kFarStreams; ++i) {
         sums[i][j] = out[i];
       }
     }
     for (int i = 0; i < kFarStreams; ++i) {
-      finish(sums[i], begin + i * apart + unit, kUnit);
+      finish(sums[i], begin + i * apart + first, columns);
     }
   }
   return begin + kFarStreams * apart;
@@ -243,12 +245,18 @@ FUSEWHEEL_INLINE void few_rows(const MatmulArgs& args, int64_t begin, int64_t en
   if (several) {
     prepare_digit_rows(args, one_row_memory);
   }
-  if (one && reads_far_rows(args.weight)) {
-    begin = far_columns(args, begin, end, finish);
-  }
   const bool in_place = is_in_place(args);
   const bool scales_sums = args.weight.kind != WeightKind::kFloating &&
                            (one || exact || several || in_place);
+  const auto settle = [&](float* sums, int64_t column, int64_t columns) {
+    if (scales_sums && !all_finite(sums, args.m, columns, kUnit)) {
+      multiply_again(args, 0, args.m, column, columns, sums, kUnit);
+    }
+    finish(sums, column, columns);
+  };
+  if (one && reads_far_rows(args.weight, one_row_memory)) {
+    begin = far_columns(args, begin, end, one_row_memory, settle);
+  }
   for (int64_t column = begin; column < end; column += kUnit) {
     const int64_t columns = end - column < kUnit ? end - column : kUnit;
     float sums[kFewRows][kUnit];
@@ -266,10 +274,7 @@ FUSEWHEEL_INLINE void few_rows(const MatmulArgs& args, int64_t begin, int64_t en
         }
       }
     }
-    if (scales_sums && !all_finite(sums[0], args.m, columns, kUnit)) {
-      multiply_again(args, 0, args.m, column, columns, sums[0], kUnit);
-    }
-    finish(&sums[0][0], column, columns);
+    settle(&sums[0][0], column, columns);
   }
 }
 

@@ -97,6 +97,20 @@ def test_integer_products_are_exact(rows, columns, group_size):
         assert torch.equal(y, (x.double() @ decoded.T).float())
 
 
+# Blocks that fill vectors, and a rest of them; a quarter of a thread's rows, and a rest of these.
+@pytest.mark.parametrize("stored", [torch.float16, torch.float32])
+@pytest.mark.parametrize("columns", [96, 256, 1088])
+def test_a_row_of_the_weight_has_its_bits_whichever_come_with_it(columns, stored):
+    x = Make(seed=11)(1, columns)
+    given = weight(301, columns, 32, stored)
+    y = fusewheel.linear_int4(x, *given, 32, None, True)
+    pieces = [
+        fusewheel.linear_int4(x, *(t[i : i + 7] for t in given), 32, None, True)
+        for i in range(0, 301, 7)
+    ]
+    assert torch.equal(y, torch.cat(pieces, 1))
+
+
 def test_dynamic_rounds_by_32_whatever_the_group():
     x = Make(seed=7)(4, 128) * torch.tensor([1.0, 100.0, 1e-3, 10.0]).repeat_interleave(32)
     codes, scales, zeros = weight(6, 128, 128)
