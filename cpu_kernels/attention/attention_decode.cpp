@@ -10,9 +10,10 @@ namespace fusewheel::FUSEWHEEL_ISA {
 namespace {
 
 // Values at a time: they stay in the first-level cache for all queries and columns.
-constexpr int64_t kFewValues = 32;
+template <bool by_lines>
+constexpr int64_t kFewValues = by_lines ? 16 : 32;
 
-template <typename A, typename E>
+template <typename A, typename E, bool by_lines>
 void score_keys(const DecodeArgs& args, const Part& part, const Room<A>& room,
                 DigitScores& digits) {
   const auto& shape = args.shape;
@@ -49,7 +50,7 @@ void score_keys(const DecodeArgs& args, const Part& part, const Room<A>& room,
           const A* q = prepared + ((h * shape.queries + few.query) * group + few.member) * stride;
           for_queries(few.count, [&](auto count) {
             constexpr int queries = decltype(count)::value;
-            score<A, E, queries>(q, stride, keys, room.keys + key, shape.size, found);
+            score<A, E, queries, by_lines>(q, stride, keys, room.keys + key, shape.size, found);
           });
         }
         A* scores = scores_of(shape, room, few) + key;
@@ -65,7 +66,7 @@ void score_keys(const DecodeArgs& args, const Part& part, const Room<A>& room,
   }
 }
 
-template <typename A, typename E>
+template <typename A, typename E, bool by_lines>
 void add_shares(const DecodeArgs& args, const Part& part, const Room<A>& room) {
   const auto& shape = args.shape;
   const int64_t stride = args.plan.value_stride;
@@ -82,18 +83,19 @@ void add_shares(const DecodeArgs& args, const Part& part, const Room<A>& room) {
       }
     });
   }
-  for (int64_t key = part.keys.begin; key < part.keys.end; key += kFewValues) {
+  constexpr int64_t together = kFewValues<by_lines>;
+  for (int64_t key = part.keys.begin; key < part.keys.end; key += together) {
     for (int64_t h = 0; h < shape.task_heads; ++h) {
       const E* values = static_cast<const E*>(args.v.data) + (part.head + h) * args.v.head;
       for_few(shape, h, kFewQueries, [&](const Few& few) {
         const Range seen = part.seen_by(args, few.query);
         const int64_t begin = key > seen.begin ? key : seen.begin;
-        const int64_t end = key + kFewValues < seen.end ? key + kFewValues : seen.end;
+        const int64_t end = key + together < seen.end ? key + together : seen.end;
         const Sums<A> sums = {scores_of(shape, room, few), kRoom, sums_of(few),
                               shape.queries * stride};
         for_queries(few.count, [&](auto count) {
-          add_values<A, E, decltype(count)::value>(sums, values, room.values, begin, end,
-                                                   shape.value_size);
+          add_values<A, E, decltype(count)::value, by_lines>(sums, values, room.values, begin,
+                                                             end, shape.value_size);
         });
       });
     }
@@ -125,10 +127,14 @@ void attend(const DecodeArgs& args, int64_t index, void* memory) {
   if (sizeof(E) == 1 && !in_row(args, args.v_scales)) {
     find(args, part, args.v_scales, room.value_scales);
   }
-  score_keys<A, E>(args, part, room, digits);
+  for_asking<E>(args.shape.size, [&](auto by_lines) {
+    score_keys<A, E, by_lines.value>(args, part, room, digits);
+  });
   ask_for_values<A, E>(args, part, room);
   share_keys<A, E>(args, part, room, [] {});
-  add_shares<A, E>(args, part, room);
+  for_asking<E>(args.shape.value_size, [&](auto by_lines) {
+    add_shares<A, E, by_lines.value>(args, part, room);
+  });
 }
 
 }  // namespace

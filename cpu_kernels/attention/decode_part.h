@@ -89,26 +89,38 @@ struct Part {
   }
 };
 
-// A part is read at kPlaces places in turn, kRun keys at each. A processor fetches ahead within a page
-// of memory; so it does in several pages at once.
-constexpr int64_t kPlaces = 4;
-constexpr int64_t kRun = 4;
+// The keys [begin, begin + count) of a part are not taken in their order, but at kPlaces places in turn, a
+// run at each. All queries must see all of them, since masks know keys by their order. AMD processors with
+// AVX-512 read keys best one after another.
+struct Places {
+  int64_t begin;
+  int64_t count = 0;
+  int64_t run = 4;
 
-// Whether a part is read so. All queries must see all keys, since masks know keys by their order; and
-// processors that read rows best one after another read keys so too.
-FUSEWHEEL_INLINE bool has_places(const DecodeArgs& args, const Part& part) {
-  const auto sees_all = [&](int64_t query) {
-    const Range seen = part.seen_by(args, query);
-    return seen.begin == 0 && seen.end == kDecodePart;
-  };
-  return !uses_amx(args.shape) && !choices().rows_in_turn && sees_all(0) &&
-         sees_all(args.shape.queries - 1);
-}
+  Places(const DecodeArgs& args, const Part& part) : begin(part.keys.begin) {
+    const auto& shape = args.shape;
+    const auto sees_all = [&](int64_t query) {
+      const Range seen = part.seen_by(args, query);
+      return seen.begin == part.keys.begin && seen.end == part.keys.end;
+    };
+    // Where lines are asked for, keys that are scored together are at all places.
+    if (asks_by_lines<float>(shape.size) && shape.cache_dtype == Dtype::kFloat32) {
+      run = kLanes<float> / kPlaces;
+    }
+    const bool in_turn = kBytes == 64 && choices().rows_in_turn;
+    if (!uses_amx(shape) && !in_turn && sees_all(0) && sees_all(shape.queries - 1)) {
+      const int64_t unit = kPlaces * run;
+      count = (part.keys.end - begin) / unit * unit;
+    }
+  }
 
-// The first key of the run that is taken as number `run`, if places are.
-FUSEWHEEL_INLINE int64_t run_in_places(int64_t run) {
-  return run % kPlaces * (kDecodePart / kPlaces) + run / kPlaces * kRun;
-}
+  int64_t runs() const { return count / run; }
+
+  // The first key of the run that is taken as number `index`.
+  int64_t key(int64_t index) const {
+    return begin + index % kPlaces * (count / kPlaces) + index / kPlaces * run;
+  }
+};
 
 // Where each key of a part lies in a cache, relative to its head.
 inline void find(const DecodeArgs& args, const Part& part, const Cache& cache, int64_t* at) {
@@ -131,12 +143,12 @@ inline void find(const DecodeArgs& args, const Part& part, const Cache& cache, i
   for (int64_t key = keys.end; key < keys.end + kBehind; ++key) {
     at[key] = at[keys.end - 1];
   }
-  if (has_places(args, part)) {
-    int64_t in_row[kDecodePart];
-    __builtin_memcpy(in_row, at, sizeof(in_row));
-    for (int64_t run = 0; run < kDecodePart / kRun; ++run) {
-      __builtin_memcpy(at + run * kRun, in_row + run_in_places(run), kRun * sizeof(int64_t));
-    }
+  const Places places(args, part);
+  int64_t in_row[kDecodePart];
+  __builtin_memcpy(in_row, at, sizeof(in_row));
+  for (int64_t i = 0; i < places.runs(); ++i) {
+    __builtin_memcpy(at + places.begin + i * places.run, in_row + places.key(i),
+                     static_cast<size_t>(places.run) * sizeof(int64_t));
   }
 }
 

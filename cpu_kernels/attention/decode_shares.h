@@ -61,16 +61,20 @@ FUSEWHEEL_INLINE void take_scales(const DecodeArgs& args, const Part& part, cons
   const A* from = static_cast<const A*>(scales.data) + head * scales.head;
   const A* row = from + part.sequence * scales.page + part.first;
   const Range keys = part.keys;
-  if (in_row(args, scales) && has_places(args, part)) {
-    for (int64_t run = 0; run < kDecodePart / kRun; ++run) {
-      __builtin_memcpy(to + run * kRun, row + run_in_places(run), kRun * sizeof(A));
-    }
-    return;
-  }
   const int64_t end = up_to_multiple(keys.end, kLanes<A>);
-  for (int64_t key = keys.begin / kLanes<A> * kLanes<A>; key < end; ++key) {
-    const bool seen = key >= keys.begin && key < keys.end;
-    to[key] = !seen ? A{0} : in_row(args, scales) ? row[key] : from[at[key]];
+  int64_t key = keys.begin / kLanes<A> * kLanes<A>;
+  for (; key < keys.begin; ++key) {
+    to[key] = 0;
+  }
+  if (in_row(args, scales)) {
+    const Places places(args, part);
+    for (int64_t i = 0; i < places.runs(); ++i, key += places.run) {
+      __builtin_memcpy(to + key, row + places.key(i),
+                       static_cast<size_t>(places.run) * sizeof(A));
+    }
+  }
+  for (; key < end; ++key) {
+    to[key] = key >= keys.end ? A{0} : in_row(args, scales) ? row[key] : from[at[key]];
   }
 }
 
