@@ -40,8 +40,9 @@ def told(defect: Defect, column: str, op: object) -> Outcome:
         return examine(BY_NAME[column], doctor.cases_of(subject, defect.samples))
 
 
-# A C++ package is a compiled model in the program of the column C++ TorchScript.
-@pytest.mark.parametrize(("defect", "column"), by_day("C++ package"))
+# A C++ package is a compiled model in the program of the column C++ TorchScript, whose defect a
+# change looks for in test_slow_columns.py: the program is compiled there.
+@pytest.mark.parametrize(("defect", "column"), by_day("C++ package", "C++ TorchScript"))
 def test_is_found(defect: Defect, column: str):
     outcome = told(defect, column, defect.faulty)
     assert (outcome.status, outcome.trap) == (Status.FAILS, defect.trap.name), outcome
@@ -52,7 +53,8 @@ def test_is_found(defect: Defect, column: str):
         assert re.search(r"SIG\w+|exit status \d", outcome.reason), outcome
 
 
-@pytest.mark.parametrize(("defect", "column"), by_day(*COMPILED))
+# That nothing is wrong with a spawned process a change finds in tests/ops/test_conformance.py.
+@pytest.mark.parametrize(("defect", "column"), by_day(*COMPILED, "spawn"))
 def test_is_not_found_where_it_is_not(defect: Defect, column: str):
     outcome = told(defect, column, defect.sound)
     assert outcome.status is Status.WORKS, outcome

@@ -36,7 +36,10 @@ def test_every_operator_runs_in_cpp():
 def test_what_needs_python_is_named():
     defect = next(d for d in DEFECTS if d.name == "needs_python")
     outcome = told("C++ TorchScript", defect.faulty, torch.ones(3))
+    assert (outcome.status, outcome.trap) == (Status.FAILS, defect.trap.name), outcome
     assert "defects::needs_python" in outcome.reason
+    assert outcome.remedy == defect.trap.remedy
+    assert outcome.arguments
     outcome = told("C++ TorchScript", torch.ops.defects.needs_python.default, torch.ones(3))
     assert (outcome.status, outcome.reason) == (Status.NOT_APPLICABLE, "defined in Python")
 
