@@ -9,7 +9,7 @@ from fusewheel.ops.linear._quantized import rounded, unpack
 from fusewheel.quantization import pack_int4
 from fuzz.draw import Draw
 from neighbours import assert_call_as_good_as_eager, compute
-from oracle import DTYPES, Errors, assert_allowed, assert_as_good_as_eager
+from oracle import DTYPES, Errors, assert_allowed, assert_as_good_as_eager, emulated
 
 REFERENCE = {o.name: o for o in fusewheel.ops.operators()}["linear_int4"].reference
 # float64 scales are for float64 activations.
@@ -98,6 +98,7 @@ def test_integer_products_are_exact(rows, columns, group_size):
 
 
 # Blocks that fill vectors, and a rest of them; a quarter of a thread's rows, and a rest of these.
+@pytest.mark.skipif(emulated(), reason="on a GPU, even and odd columns add in two orders")
 @pytest.mark.parametrize("stored", [torch.float16, torch.float32])
 @pytest.mark.parametrize("columns", [96, 256, 1088])
 def test_a_row_of_the_weight_has_its_bits_whichever_come_with_it(columns, stored):
