@@ -144,6 +144,9 @@ inline void find(const DecodeArgs& args, const Part& part, const Cache& cache, i
     at[key] = at[keys.end - 1];
   }
   const Places places(args, part);
+  if (places.count == 0) {
+    return;
+  }
   int64_t in_row[kDecodePart];
   __builtin_memcpy(in_row, at, sizeof(in_row));
   for (int64_t i = 0; i < places.runs(); ++i) {

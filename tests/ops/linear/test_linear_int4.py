@@ -98,7 +98,9 @@ def test_integer_products_are_exact(rows, columns, group_size):
 
 
 # Blocks that fill vectors, and a rest of them; a quarter of a thread's rows, and a rest of these.
-@pytest.mark.skipif(emulated(), reason="on a GPU, even and odd columns add in two orders")
+@pytest.mark.skipif(
+    emulated(), reason="CUDA adds up even and odd rows of the weight in different orders"
+)
 @pytest.mark.parametrize("stored", [torch.float16, torch.float32])
 @pytest.mark.parametrize("columns", [96, 256, 1088])
 def test_a_row_of_the_weight_has_its_bits_whichever_come_with_it(columns, stored):
