@@ -105,8 +105,11 @@ def test_wrong_programs_and_outputs():
     for wrong in (program.code.to(torch.int16), program.code[::2], program.code[None]):
         with pytest.raises(RuntimeError, match="run: program must be a contiguous uint8 tensor"):
             run(wrong, inputs, program.outputs)
-    with pytest.raises(RuntimeError, match="run: outputs must be what the program says"):
-        run(program.code, inputs, program.outputs[:-1])
+    said = program.outputs
+    others = ([*said[:i], n + 1, *said[i + 1 :]] for i, n in enumerate(said))
+    for wrong in ([], said[:-1], [*said, 0], *others):
+        with pytest.raises(RuntimeError, match="run: outputs must be what the program says"):
+            run(program.code, inputs, wrong)
     for wrong in (torch.zeros(0, dtype=torch.uint8), torch.zeros(99, dtype=torch.uint8)):
         with pytest.raises(RuntimeError, match="must be a program of fusewheel, got other bytes"):
             run(wrong, inputs, program.outputs)

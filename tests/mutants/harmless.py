@@ -91,7 +91,7 @@ RULES = (
         r"result != kUnused && ",
         "Layers that are not computed together give the same bits.",
         inside=r"\bbool reads\(",
-        new=r"!\(.*",
+        new=r"!\(.*|\|\|",
     ),
     Rule(
         ("cpu",),
