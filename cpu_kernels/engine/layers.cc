@@ -8,6 +8,37 @@
 
 namespace fusewheel::engine {
 
+namespace {
+
+// A weight in stored blocks of which each row is one piece of memory. False where `kind` is none, or the
+// blocks are no such weight.
+bool describe_blocks(const Layout& blocks, int64_t kind, LinearWeight& weight) {
+  weight.blocks = block_format(static_cast<BlockKind>(kind));
+  const int64_t bytes = weight.blocks.bytes;
+  if (bytes == 0 || static_cast<int64_t>(weight.blocks.kind) != kind || blocks.rank != 3 ||
+      blocks.numel == 0 || blocks.sizes[2] != bytes || blocks.strides[2] != 1 ||
+      (blocks.sizes[1] > 1 && blocks.strides[1] != bytes)) {
+    return false;
+  }
+  weight.rows = blocks.sizes[0];
+  weight.columns = calculate(Kind::kMultiply, blocks.sizes[1], weight.blocks.weights);
+  weight.stride = blocks.strides[0];
+  return true;
+}
+
+// Likewise a matrix of numbers or of codes.
+bool describe_matrix(const Layout& codes, LinearWeight& weight) {
+  if (codes.rank != 2 || codes.numel == 0 || codes.strides[1] != 1) {
+    return false;
+  }
+  weight.rows = codes.sizes[0];
+  weight.columns = codes.sizes[1];
+  weight.stride = codes.strides[0];
+  return true;
+}
+
+}  // namespace
+
 bool describe_layer(const Program& program, const std::vector<int64_t>& numbers, const Step& step,
                     Layer& layer) {
   const auto& given = step.arguments;
@@ -19,21 +50,24 @@ bool describe_layer(const Program& program, const std::vector<int64_t>& numbers,
     return found;
   };
   const bool floating = step.kind == WeightKind::kFloating;
-  if (step.kind == WeightKind::kBlocks || step.results[0] == kUnused) {
+  const bool blocks = step.kind == WeightKind::kBlocks;
+  if (step.results[0] == kUnused) {
     return false;
   }
   const Layout codes = layout(value(1));
   layer = {{}, value(0), value(1), kUnused, kUnused, kUnused, step.results[0], false};
   LinearWeight& weight = layer.weight;
   weight.kind = step.kind;
-  if (codes.rank != 2 || codes.numel == 0 || codes.strides[1] != 1) {
-    return false;
-  }
-  weight.rows = codes.sizes[0];
-  weight.columns = codes.sizes[1];
-  weight.stride = codes.strides[0];
   size_t next = 2;
-  if (floating) {
+  if (blocks) {
+    if (dtype(1) != aoti_torch_dtype_uint8() ||
+        !describe_blocks(codes, numbers[given[next].integers[0]], weight)) {
+      return false;
+    }
+    ++next;
+  } else if (!describe_matrix(codes, weight)) {
+    return false;
+  } else if (floating) {
     if (!find_dtype(dtype(1), weight.dtype)) {
       return false;
     }
@@ -88,7 +122,7 @@ bool describe_layer(const Program& program, const std::vector<int64_t>& numbers,
       return false;
     }
   }
-  layer.dynamic = !floating && given[next + 1].integers[0] != 0;
+  layer.dynamic = !floating && !blocks && given[next + 1].integers[0] != 0;
   return true;
 }
 

@@ -241,6 +241,11 @@ FUSEWHEEL_INLINE Bytes fifth_bits(const uint8_t* const* from, int at) {
 #endif
 }
 
+// The first block of 32 weights in a pair of vectors of codes.
+constexpr int first_block(int group, int pair) {
+  return pair * (kSuperParts / 2) + group * (kBytes / 16);
+}
+
 // The codes of group `group` of blocks of 32 weights, of which `live` are left. Behind the last block of
 // a row its digits are zeros.
 template <BlockKind kind>
@@ -253,7 +258,7 @@ FUSEWHEEL_INLINE void small_codes(const uint8_t* blocks, int group, int64_t live
   for (int pair = 0; pair < 2; ++pair) {
     const uint8_t* from[lanes];
     for (int i = 0; i < lanes; ++i) {
-      const int64_t block = pair * (kSuperParts / 2) + group * lanes + i;
+      const int64_t block = first_block(group, pair) + i;
       from[i] = blocks + (block < live ? block : 0) * bytes;
     }
     const Bytes both = load_pieces(from, 1, at);

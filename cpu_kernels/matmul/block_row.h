@@ -53,11 +53,14 @@ __attribute__((noinline)) Vec<float> dot_codes(const uint8_t* blocks, int64_t co
       Bytes codes[kCodeVectors];
       if constexpr (has_sub_blocks(kind)) {
         super_codes<kind>(blocks, group, codes);
-      } else {
+      } else if (first_block(group, 0) < live) {
         small_codes<kind>(blocks, group, live, codes);
       }
 #pragma GCC unroll 2
       for (int pair = 0; pair < 2; ++pair) {
+        if (!has_sub_blocks(kind) && first_block(group, pair) >= live) {
+          continue;  // its digits are zeros
+        }
         const int own = 2 * group + pair;
         Integers start;
         __builtin_memcpy(&start, a->start + own * kLanes<float>, sizeof(start));

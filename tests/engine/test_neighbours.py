@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from fusewheel.dispatch.operator import Make
 from fusewheel.engine import Program, ProgramWriter
+from fusewheel.ops.linear._blocks import FORMATS
+from fusewheel.ops.linear.linear_blocks import random_blocks
 from fusewheel.quantization import quantize_int4, quantize_int8
 from torch import Tensor
 
@@ -30,6 +33,18 @@ def int4(rows: int, dynamic: bool) -> list[Any]:
     return [found.qweight, found.scales, found.zeros, 32, torch.randn(rows), dynamic]
 
 
+def blocks(rows: int, kind: str, bias: Tensor | None = None) -> list[Any]:
+    format = FORMATS[kind]
+    make = Make(torch.float32, "cpu", torch.initial_seed())
+    return [random_blocks(make, kind, rows, SIZE // format.weights), format.number, bias]
+
+
+def apart(layer: list[Any]) -> list[Any]:
+    """The same, with memory between the blocks of a row."""
+    stored, *others = layer
+    return [torch.cat((stored, stored), -1)[..., : stored.shape[-1]], *others]
+
+
 # An operator, and what it takes behind x for each of three layers.
 LAYERS: dict[str, tuple[Any, list[list[Any]]]] = {
     "linear": (ops.linear.default, [[weight(n), torch.randn(n)] for n in (96, 17, 300)]),
@@ -41,6 +56,15 @@ LAYERS: dict[str, tuple[Any, list[list[Any]]]] = {
     "int8": (ops.linear_int8.default, [int8(64, False), int8(16, False, 64), int8(30, True)]),
     "int4": (ops.linear_int4.default, [int4(n, False) for n in (64, 16, 300)]),
     "dynamic int4": (ops.linear_int4.default, [int4(n, True) for n in (64, 300, 16)]),
+    "Q4_1": (ops.linear_blocks.default, [blocks(n, "Q4_1") for n in (64, 16, 300)]),
+    "blocks": (
+        ops.linear_blocks.default,
+        [blocks(96, "Q4_K"), blocks(17, "Q8_0", torch.randn(17)), blocks(40, "NF4")],
+    ),
+    "blocks apart": (
+        ops.linear_blocks.default,
+        [blocks(9, "MXFP4"), apart(blocks(8, "Q4_1")), blocks(33, "FP8")],
+    ),
 }
 
 
@@ -88,6 +112,11 @@ def spoilt(argument: Any) -> Iterator[Any]:
     if argument.dim() == 2:
         yield from (argument[:, :-1], argument[:, :1], argument[:, 0], argument.t().clone().t())
         yield torch.cat((argument, argument), 1)
+    if argument.dim() == 3:
+        yield from (argument[:, :-1], argument[..., :-1], argument.transpose(0, 1))
+        yield torch.cat((argument, argument), -1)[..., : argument.shape[-1]]
+        yield torch.cat((argument, argument), 1)[:, : argument.shape[1]]
+        yield argument[:1].expand(argument.shape)
 
 
 SPOILT = {
@@ -95,6 +124,8 @@ SPOILT = {
     "linear_int8": int8(16, False),
     "linear_int8 of groups": int8(16, True, 64),
     "linear_int4": int4(16, False),
+    "linear_blocks": blocks(16, "Q4_1", torch.randn(16)),
+    "linear_blocks of 256": blocks(16, "Q6_K"),
 }
 
 
