@@ -7,14 +7,12 @@ floats.
 from __future__ import annotations
 
 import functools
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from nightly import NIGHTLY
 
-from .choices import AMX, BF16, LEVEL, VNNI, made, without
+from .choices import AMX, BF16, LEVEL, VNNI, made, said, without
 
 LEVELS = ("baseline", "v3", "v4")
 OWN = ("OWN_FLOAT32", "OWN_BFLOAT16", "OWN_FLOAT16")
@@ -34,11 +32,9 @@ def bits(level: str, switch: str, amx: str = "") -> dict[str, str]:
     """Digests of results at a level, with all switches on or off, or with AMX otherwise."""
     environment = {f"FUSEWHEEL_CPU_{name}": switch for name in SWITCHES} | {LEVEL: level}
     environment[AMX] = amx or switch
-    command = (sys.executable, str(Path(__file__).with_name("bits.py")))
-    done = subprocess.run(
-        command, check=True, capture_output=True, text=True, env=without() | environment
-    )
-    return dict(line.split("=") for line in done.stdout.splitlines())
+    path = str(Path(__file__).with_name("bits.py"))
+    program = f"import runpy; runpy.run_path({path!r}, run_name='__main__')"
+    return dict(line.split("=") for line in said(program, without() | environment).splitlines())
 
 
 def test_each_level_has_bits_of_its_own():

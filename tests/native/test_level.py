@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+from pathlib import Path
 
 import fusewheel_cpu
+from copies import run_beside_torch
 
 from .choices import AMX, BF16, LEVEL, VNNI, made, without
 
@@ -31,7 +31,7 @@ def test_without_variables_the_processor_decides():
 OVERRUN = "import ctypes, torch; t = torch.empty(15); ctypes.memset(t.data_ptr() + 60, 1, 4); del t"
 
 
-def test_a_write_behind_a_tensor_ends_the_process_where_marks_are_asked_for():
+def test_a_write_behind_a_tensor_ends_the_process_where_marks_are_asked_for(tmp_path: Path):
     asked = "glibc.malloc.check" in os.environ.get("GLIBC_TUNABLES", "")
-    child = subprocess.run((sys.executable, "-c", OVERRUN), capture_output=True, check=False)
-    assert (child.returncode != 0) == asked, child.stderr.decode()
+    child = run_beside_torch(OVERRUN, tmp_path)
+    assert (child.returncode != 0) == asked, child.stderr
