@@ -1,7 +1,8 @@
 """``options={"inner": "none"}``: the rewritten graph as one flat Python function.
 
 `simplify` and `mask_dtypes` remove what need not run, `fold` computes what does not depend on an
-input, and `codegen` writes the function.
+input, `checkpoints` lets parts be computed again with the same random numbers, and `codegen` writes
+the function.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from fusewheel.compiler.ir.pattern import Context
+from fusewheel.compiler.run.checkpoints import run_checkpoints
 from fusewheel.compiler.run.codegen import generate
 from fusewheel.compiler.run.decoding import decode
 from fusewheel.compiler.run.folding import fold
@@ -50,6 +52,7 @@ def execute(gm: GraphModule, lower: Lower | None = None) -> Callable[..., Any]:
         lower(context, constants)
     steps["attentions of one query"] = decode(context)  # those outside of programs
     steps["unused"] += drop_dead(context, keep=constants)
+    steps["checkpoints"] = run_checkpoints(gm)
     _log.info("executor: %s", ", ".join(f"{count} {what}" for what, count in steps.items()))
     gm.graph.lint()
     return generate(gm, constants)
