@@ -117,6 +117,20 @@ def test_an_error_names_the_users_line() -> None:
     assert "x.cos()" in "".join(traceback.format_tb(caught.tb))
 
 
+def test_an_error_under_no_grad_leaves_gradients_on() -> None:
+    def f(table: Tensor, rows: Tensor) -> Tensor:
+        with torch.no_grad():
+            found = F.embedding(rows, table)
+        return swiglu(found, table[:1])
+
+    call = torch.compile(f, backend="fusewheel", options={"inner": "none"})
+    table = torch.randn(3, 4, requires_grad=True)
+    call(table, torch.tensor([2]))
+    with pytest.raises(IndexError):
+        call(table, torch.tensor([3]))
+    assert torch.is_grad_enabled()
+
+
 def _kept_lines() -> set[str]:
     gc.collect()
     return {name for name in linecache.cache if name.startswith("<fusewheel graph")}

@@ -7,10 +7,12 @@ the function.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch.fx import GraphModule, Node
 
 from fusewheel.compiler.ir.pattern import Context
@@ -55,4 +57,21 @@ def execute(gm: GraphModule, lower: Lower | None = None) -> Callable[..., Any]:
     steps["checkpoints"] = run_checkpoints(gm)
     _log.info("executor: %s", ", ".join(f"{count} {what}" for what, count in steps.items()))
     gm.graph.lint()
-    return generate(gm, constants)
+    function = generate(gm, constants)
+    switches = any(modes.grad is not None for modes in context.modes.values())
+    return _restoring_grad_mode(function) if switches else function
+
+
+def _restoring_grad_mode(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A graph with `no_grad` in it: an error in there must not leave gradients off."""
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        before = torch.is_grad_enabled()
+        try:
+            return function(*args)
+        except BaseException:
+            torch.set_grad_enabled(before)
+            raise
+
+    return call
