@@ -155,6 +155,18 @@ def test_an_operator_may_have_several_files_of_tests():
     assert "tests/ops/activation/test_gelu_mul.py" not in run.arguments
 
 
+def test_tests_of_several_operators_are_given_what_these_share():
+    """A file that has no operator's name would be run for none."""
+    files = sorted((ROOT / "tests" / "ops").glob("*/test_*.py"))
+    names = {file.stem.removeprefix("test_"): file for file in files}
+    several = {
+        str(file.relative_to(ROOT))
+        for name, file in names.items()
+        if tests_of.owner(name, ROOT) is None
+    }
+    assert several <= {argument for tests in tests_of.SHARED.values() for argument in tests}
+
+
 def test_patterns_are_tested_by_name_and_models_last():
     folder = Path("python/fusewheel/compiler")
     first, others, models = tests_of.pattern_tests(folder / "patterns" / "gelu_mul.py", ROOT)

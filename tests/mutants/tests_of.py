@@ -20,7 +20,12 @@ SHARED = {
     "cpu_kernels/backend.": BACKEND,
     "cpu_kernels/engine/": ("tests/engine", "-m", "not nightly"),
     "cpu_kernels/attention/": ("tests/native/test_choices.py",),
-    "cpu_kernels/matmul/": ("tests/quantization/test_rounding.py", "tests/native/test_choices.py"),
+    "cpu_kernels/norm/": ("tests/ops/norm/test_nan_bits.py",),
+    "cpu_kernels/matmul/": (
+        "tests/ops/linear/test_every_decade.py",
+        "tests/quantization/test_rounding.py",
+        "tests/native/test_choices.py",
+    ),
     "cuda_kernels/backend.": BACKEND,
     "cuda_kernels/": (EMULATED,),
 }

@@ -25,7 +25,7 @@ OUT = 40
 ROWS = 1, 3, 17
 WEIGHTS = 1e-36, 1e-20, 1e-3, 1e34
 LEAST, LARGEST = torch.finfo(torch.float32).smallest_normal, torch.finfo(torch.float32).max
-SIZES = LEAST, 1e-33, 3e-30, 1e-20, 1e-2, 1e3, 1e15, 1e36
+SIZES = 1e-42, LEAST, 1e-33, 3e-30, 1e-20, 1e-2, 1e3, 1e15, 1e36
 
 
 def all_decades(
