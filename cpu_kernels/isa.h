@@ -17,6 +17,8 @@
 #include "processor.h"
 
 #define FUSEWHEEL_INLINE inline __attribute__((always_inline))
+// The same of a lambda, behind its parameters: those that are used more than once are calls otherwise.
+#define FUSEWHEEL_INLINED __attribute__((always_inline))
 
 #if FUSEWHEEL_X86
 

@@ -221,7 +221,7 @@ alignas(16) constexpr uint8_t kMXFP4[16] = {12, 13, 14, 15, 16, 18, 20, 24,
 
 // 16 where a bit is set; 16 bits for each lane of 16 stand at these places.
 FUSEWHEEL_INLINE Bytes fifth_bits(const uint8_t* const* from, int at) {
-  const auto word = [&](int lane) {
+  const auto word = [&](int lane) FUSEWHEEL_INLINED {
     uint16_t bits;
     __builtin_memcpy(&bits, from[lane] + at, sizeof(bits));
     return uint64_t{bits};

@@ -31,13 +31,12 @@ __attribute__((noinline)) inline Vec<float> dot_bytes(const uint8_t* blocks, int
 
 // A row of codes times a, in integers, lane by lane.
 template <BlockKind kind, int planes, bool vnni>
-__attribute__((noinline)) Vec<float> dot_codes(const uint8_t* blocks, int64_t columns,
-                                               const BlockDigits* a) {
+FUSEWHEEL_INLINE Vec<float> dot_codes(const uint8_t* blocks, int64_t columns, const BlockDigits* a,
+                                      bool twice) {
   constexpr BlockFormat format = block_format(kind);
   constexpr int bytes = kSuperWeights / format.weights * format.bytes;
-  const bool twice = choices().prefetch;
   Vec<float> total = {};
-  const auto add = [&](auto live) {
+  const auto add = [&](auto live) FUSEWHEEL_INLINED {
     const Scales<kind> scales = [&] {
       if constexpr (has_sub_blocks(kind)) {
         return super_scales<kind>(blocks, *a, total);
@@ -84,36 +83,48 @@ __attribute__((noinline)) Vec<float> dot_codes(const uint8_t* blocks, int64_t co
     add(Constant<kSuperParts>{});
   }
   if constexpr (!has_sub_blocks(kind)) {
-    if (columns > 0) {
-      add(columns / kBlockPart);
+    // Of usual widths an even number of blocks is left: 2 of 576, 4 of 896 columns.
+    switch (columns / kBlockPart) {
+      case 0: break;
+      case 2: add(Constant<2>{}); break;
+      case 4: add(Constant<4>{}); break;
+      case 6: add(Constant<6>{}); break;
+      default: add(columns / kBlockPart);
     }
   }
   return total;
 }
 
-template <BlockKind kind>
-FUSEWHEEL_INLINE auto codes_row(int planes, bool vnni) {
-  if (vnni) {
-    return planes == 2 ? dot_codes<kind, 2, true> : dot_codes<kind, 3, true>;
-  }
-  return planes == 2 ? dot_codes<kind, 2, false> : dot_codes<kind, 3, false>;
-}
-
-// Sums the lanes of row(r) for `count` rows.
+// The sums of lanes of row(r) for `count` rows.
 template <typename Row>
 FUSEWHEEL_INLINE void sums_of_rows(int64_t count, float* out, Row row) {
   constexpr int lanes = kLanes<float>;
-  int64_t r = 0;
-  for (; r + lanes <= count; r += lanes) {
-    Vec<float> totals[lanes];
-    for (int i = 0; i < lanes; ++i) {
+  for (int64_t r = 0; r < count; r += lanes) {
+    const int64_t live = count - r < lanes ? count - r : lanes;
+    Vec<float> totals[lanes] = {};
+    for (int64_t i = 0; i < live; ++i) {
       totals[i] = row(r + i);
     }
-    store(out + r, sums_of<float>(totals));
+    store(out + r, sums_of<float>(totals), live);
   }
-  for (; r < count; ++r) {
-    out[r] = sum<float>(row(r));
+}
+
+// Rows of codes, `stride` bytes apart, times a.
+template <BlockKind kind, int planes, bool vnni>
+__attribute__((noinline)) void dot_code_rows(const uint8_t* first, int64_t stride, int64_t count,
+                                             int64_t columns, const BlockDigits* a, float* out) {
+  const bool twice = choices().prefetch;
+  sums_of_rows(count, out, [&](int64_t r) FUSEWHEEL_INLINED {
+    return dot_codes<kind, planes, vnni>(first + r * stride, columns, a, twice);
+  });
+}
+
+template <BlockKind kind>
+FUSEWHEEL_INLINE auto code_rows_of(int planes, bool vnni) {
+  if (vnni) {
+    return planes == 2 ? dot_code_rows<kind, 2, true> : dot_code_rows<kind, 3, true>;
   }
+  return planes == 2 ? dot_code_rows<kind, 2, false> : dot_code_rows<kind, 3, false>;
 }
 
 // `count` rows of the weight from `begin`, one after another: the processor reads
@@ -141,8 +152,7 @@ FUSEWHEEL_INLINE void dot_blocks(const LinearWeight& weight, int64_t begin, int6
       });
     } else {
       static_assert(has_small_codes(kind), "every kind has a way");
-      const auto dot = codes_row<kind>(planes, choices().vnni);
-      sums_of_rows(count, out, [&](int64_t r) { return dot(first + r * stride, columns, a); });
+      code_rows_of<kind>(planes, choices().vnni)(first, stride, count, columns, a, out);
     }
   });
 }

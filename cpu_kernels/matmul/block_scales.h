@@ -216,7 +216,7 @@ FUSEWHEEL_INLINE __m256 halves_at(const uint8_t* blocks, int at, int64_t live) {
     return _mm256_cvtph_ps(eight_words<bytes>(blocks + at));
   }
 #endif
-  const auto half = [&](int place) {
+  const auto half = [&](int place) FUSEWHEEL_INLINED {
     const int i = scale_at(kind, place);
     uint16_t number = 0;
     if (i < live) {
@@ -239,7 +239,7 @@ FUSEWHEEL_INLINE void pairs_of_halves(const uint8_t* blocks, int64_t live, __m25
     return;
   }
 #endif
-  const auto word = [&](int place) {
+  const auto word = [&](int place) FUSEWHEEL_INLINED {
     const int i = scale_at(kind, place);
     return i < live ? static_cast<int>(word_at(blocks + i * bytes)) : 0;
   };
@@ -269,7 +269,7 @@ FUSEWHEEL_INLINE __m256 powers_at(const uint8_t* blocks, int64_t live) {
   }
 #endif
   // The two least powers are denormal, see power_at.
-  const auto code_at = [&](int place) {
+  const auto code_at = [&](int place) FUSEWHEEL_INLINED {
     const int i = scale_at(kind, place);
     return static_cast<char>(i < live ? blocks[i * bytes] : 0);
   };

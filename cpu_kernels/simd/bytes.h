@@ -32,10 +32,10 @@ FUSEWHEEL_INLINE Bytes load_bytes(const void* from, int64_t count) {
 
 // Sixteen bytes from each of kBytes / 16 places, `apart` pointers apart.
 FUSEWHEEL_INLINE Bytes load_pieces(const uint8_t* const* from, int apart, int64_t offset) {
-  const auto piece = [&](int i) {
+  const auto piece = [&](int i) FUSEWHEEL_INLINED {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from[i * apart] + offset));
   };
-  const auto two = [&](int i) {
+  const auto two = [&](int i) FUSEWHEEL_INLINED {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(piece(i)), piece(i + 1), 1);
   };
 #if defined(__AVX512F__)

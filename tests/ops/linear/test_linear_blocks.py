@@ -160,11 +160,11 @@ def test_any_number_of_rows(name):
             )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["Q4_0", "Q5_1", "MXFP4"])
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_1", "MXFP4"])
 def test_a_single_row_with_a_rest_of_blocks(name):
-    """Eight blocks share a step: one to nine of them."""
+    """Eight blocks share a step, and eight rows a vector of sums: one to nine blocks, 11 rows."""
     for count in range(1, 10):
-        blocks = random_blocks(Make(), name, 3, count)
+        blocks = random_blocks(Make(), name, 11, count)
         weight = decode_blocks(blocks, FORMATS[name].number, torch.float64)
         x = Make(seed=count)(1, 32 * count)
         want = (x.double() @ weight.T).float()
