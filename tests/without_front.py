@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import tempfile
 from pathlib import Path
 
 import fusewheel
+from copies import run_beside_torch
 
 _PRELUDE = """
 import sys, warnings
@@ -27,4 +27,6 @@ def cpu_library() -> Path:
 def run_without_front(code: str) -> None:
     """Run code in another process, in which `torch` is imported and the library loaded."""
     script = _PRELUDE.format(library=str(cpu_library()), code=code)
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
+    with tempfile.TemporaryDirectory() as folder:
+        done = run_beside_torch(script, Path(folder))
+    assert done.returncode == 0, done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
 import sys
 import threading
 import types
@@ -12,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import fusewheel
 import pytest
 import torch
+from copies import run_beside_torch
 from core.screen import Terminal
 from fusewheel import cli
 from fusewheel._core.progress import LiveLine, progress, working
@@ -87,12 +87,12 @@ def test_a_live_line_is_not_written_elsewhere():
     assert stream.getvalue() == "first step: done\n"
 
 
-def test_fusewheel_alone_imports_neither_tqdm_nor_psutil():
+def test_fusewheel_alone_imports_neither_tqdm_nor_psutil(tmp_path):
     unwanted = "{'tqdm', 'psutil'} & set(sys.modules)"
     # torch may import them itself.
     code = f"import sys, torch; before = {unwanted}; import fusewheel; print({unwanted} - before)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
+    done = run_beside_torch(code, tmp_path)
+    assert done.stdout == "set()\n", done.stderr
 
 
 def test_a_line_stands_while_a_graph_is_compiled(terminal):
