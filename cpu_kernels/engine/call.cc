@@ -18,49 +18,63 @@ torch::headeronly::MemoryFormat format_of(uint32_t code) {
 
 }  // namespace
 
-Call::Call(const Program& program, std::vector<Handle> inputs)
-    : program_(program), values_(std::move(inputs)) {
-  if (values_.size() != program.inputs) {
-    throw std::runtime_error("run: inputs must be the " + std::to_string(program.inputs) +
-                             " tensors of the program, got " + std::to_string(values_.size()));
+Call::Call(const Bound& bound, std::vector<Handle> inputs)
+    : program_(*bound.program),
+      weights_(bound.weights),
+      given_(program_.inputs - static_cast<uint32_t>(weights_.size())),
+      values_(std::move(inputs)) {
+  if (values_.size() != given_) {
+    throw std::runtime_error("run: inputs must be the " + std::to_string(given_) +
+                             " tensors of the program" + (weights_.empty() ? "" : " without its weights") +
+                             ", got " + std::to_string(values_.size()));
   }
-  for (uint32_t i = 0; i < program.inputs; ++i) {
-    int32_t device = 0;
-    int32_t layout = 0;
-    int64_t rank = 0;
-    check(aoti_torch_get_device_type(values_[i].get(), &device), "reading an input's device");
-    check(aoti_torch_get_layout(values_[i].get(), &layout), "reading an input's layout");
-    check(aoti_torch_get_dim(values_[i].get(), &rank), "reading an input's dimensions");
-    const auto expected = static_cast<int64_t>(program.values[i].sizes.size());
-    const auto name = [i] { return "run: inputs[" + std::to_string(i) + "] must "; };
-    if (device != aoti_torch_device_type_cpu()) {
-      throw std::runtime_error(name() + "be on the CPU: programs run nowhere else");
-    }
-    if (layout != aoti_torch_layout_strided()) {
-      throw std::runtime_error(name() + "be a dense tensor, got a sparse one");
-    }
-    if (rank != expected) {
-      throw std::runtime_error(name() + "have " + std::to_string(expected) + " dimensions, got " +
-                               std::to_string(rank));
-    }
+  values_.resize(program_.values.size());
+  data_.resize(program_.values.size());
+  for (uint32_t i = 0; i < program_.inputs; ++i) {
+    check_input(i);
   }
   compute_numbers();
-  values_.resize(program.values.size());
-  data_.resize(program.values.size());
-  for (uint32_t i = 0; i < program.inputs; ++i) {
-    Handle input = std::move(values_[i]);
-    accept(i, std::move(input), "inputs");
+  for (uint32_t i = 0; i < program_.inputs; ++i) {
+    if (!lies_as_expected(i, input(i), "inputs")) {
+      values_[i] = copy_of(i, input(i));
+    }
   }
-  layers_.reserve(program.layers.size());
-  for (const Layer& layer : program.layers) {
+  layers_.reserve(program_.layers.size());
+  for (const Layer& layer : program_.layers) {
     layers_.push_back(memory_of(layer));
   }
-  plan_ = program.plans->find(program, numbers_);
+  plan_ = program_.plans->find(program_, numbers_);
   if (plan_->bytes > 0) {
     arena_ = empty_tensor({1, {plan_->bytes}, {1}, 0, plan_->bytes}, aoti_torch_dtype_uint8());
     void* memory = nullptr;
     check(torch_get_mutable_data_ptr(arena_.get(), &memory), "memory");
     memory_ = static_cast<char*>(memory);
+  }
+}
+
+const Handle& Call::input(uint32_t index) const {
+  return index < given_ ? values_[index] : weights_[index - given_];
+}
+
+void Call::check_input(uint32_t index) const {
+  const auto tensor = input(index).get();
+  int32_t device = 0;
+  int32_t layout = 0;
+  int64_t rank = 0;
+  check(aoti_torch_get_device_type(tensor, &device), "reading an input's device");
+  check(aoti_torch_get_layout(tensor, &layout), "reading an input's layout");
+  check(aoti_torch_get_dim(tensor, &rank), "reading an input's dimensions");
+  const auto expected = static_cast<int64_t>(program_.values[index].sizes.size());
+  const auto name = [index] { return "run: inputs[" + std::to_string(index) + "] must "; };
+  if (device != aoti_torch_device_type_cpu()) {
+    throw std::runtime_error(name() + "be on the CPU: programs run nowhere else");
+  }
+  if (layout != aoti_torch_layout_strided()) {
+    throw std::runtime_error(name() + "be a dense tensor, got a sparse one");
+  }
+  if (rank != expected) {
+    throw std::runtime_error(name() + "have " + std::to_string(expected) + " dimensions, got " +
+                             std::to_string(rank));
   }
 }
 
@@ -70,9 +84,9 @@ void Call::compute_numbers() {
     int64_t value = number.value;
     if (number.kind == Kind::kSize || number.kind == Kind::kStride) {
       int64_t* all = nullptr;
-      const auto input = values_[number.a].get();
-      check(number.kind == Kind::kSize ? aoti_torch_get_sizes(input, &all)
-                                       : aoti_torch_get_strides(input, &all),
+      const auto tensor = input(number.a).get();
+      check(number.kind == Kind::kSize ? aoti_torch_get_sizes(tensor, &all)
+                                       : aoti_torch_get_strides(tensor, &all),
             "reading an input's sizes");
       value = all[number.b];
     } else if (number.kind != Kind::kConstant) {

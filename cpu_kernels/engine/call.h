@@ -3,16 +3,15 @@
 
 #include <vector>
 
-#include "handles.h"
+#include "bound.h"
 #include "matmul/products.h"
-#include "program.h"
 
 namespace fusewheel::engine {
 
 class Call {
  public:
-  // Takes the inputs, checks them and computes all sizes.
-  Call(const Program& program, std::vector<Handle> inputs);
+  // Takes the inputs in front of the weights, checks both and computes all sizes.
+  Call(const Bound& bound, std::vector<Handle> inputs);
 
   void run_steps();
 
@@ -58,6 +57,9 @@ class Call {
     const void* bias;
   };
 
+  const Handle& input(uint32_t index) const;
+  const Handle* bound(uint32_t index) const;
+  void check_input(uint32_t index) const;
   void compute_numbers();
   LayerMemory memory_of(const Layer& layer);
   void call(const Step& step);
@@ -72,14 +74,18 @@ class Call {
   Layout view_layout(uint32_t value) const;
   Handle view_of(uint32_t value);
   Handle piece_of_arena(uint32_t value);
+  bool lies_as_expected(uint32_t value, const Handle& tensor, const char* what) const;
+  Handle copy_of(uint32_t value, const Handle& tensor) const;
   void accept(uint32_t value, Handle tensor, const char* what);
 
   const Program& program_;
+  const std::vector<Handle>& weights_;  // the last inputs
+  const uint32_t given_;                // how many inputs are in front of them
   std::vector<int64_t> numbers_;
   std::shared_ptr<const ArenaPlan> plan_;
   Handle arena_;
   char* memory_ = nullptr;  // of the arena
-  // A value has a tensor, or memory, or both.
+  // A value has a tensor, or memory, or both. A weight has one here only if it had to be copied.
   std::vector<Handle> values_;
   std::vector<const char*> data_;
   std::vector<LayerMemory> layers_;  // of the program's layers

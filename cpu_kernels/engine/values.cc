@@ -18,8 +18,9 @@ std::string dtype_name(int32_t dtype) { return describe(static_cast<ScalarType>(
 
 }  // namespace
 
-// Keeps a tensor as a value. One that lies in memory in another order than the program says is copied.
-void Call::accept(uint32_t index, Handle tensor, const char* what) {
+// Whether a tensor lies in memory in the order that the program says of a value. Throws where it could
+// not be that value.
+bool Call::lies_as_expected(uint32_t index, const Handle& tensor, const char* what) const {
   const Layout expected = layout_of(index);
   const auto name = [&] {
     return "run: " + std::string(what) +
@@ -45,14 +46,29 @@ void Call::accept(uint32_t index, Handle tensor, const char* what) {
   for (int64_t i = 0; i < rank && expected.numel > 0; ++i) {
     same = same && (sizes[i] == 1 || strides[i] == expected.strides[i]);
   }
-  if (!same) {
-    reach(expected);
-    Handle copy = empty_tensor(expected, dtype);
-    check(aoti_torch_copy_(copy.get(), tensor.get(), 0), "copying a value");
-    tensor = std::move(copy);
-  }
-  values_[index] = std::move(tensor);
+  return same;
+}
+
+// A tensor in the order that the program says.
+Handle Call::copy_of(uint32_t index, const Handle& tensor) const {
+  const Layout expected = layout_of(index);
+  reach(expected);
+  Handle copy = empty_tensor(expected, dtype_of(index));
+  check(aoti_torch_copy_(copy.get(), tensor.get(), 0), "copying a value");
+  return copy;
+}
+
+// Keeps a tensor as a value.
+void Call::accept(uint32_t index, Handle tensor, const char* what) {
+  const bool fits = lies_as_expected(index, tensor, what);
+  values_[index] = fits ? std::move(tensor) : copy_of(index, tensor);
   data_[index] = nullptr;
+}
+
+// The weight that a value is, null if it is none.
+const Handle* Call::bound(uint32_t index) const {
+  const bool is_weight = index >= given_ && index < program_.inputs;
+  return is_weight ? &weights_[index - given_] : nullptr;
 }
 
 // The layout of a view, which stays inside of what it shows.
@@ -90,6 +106,9 @@ Handle Call::piece_of_arena(uint32_t index) {
 const Handle& Call::tensor_of(uint32_t index) {
   Handle& kept = values_[index];
   if (!kept) {
+    if (const Handle* weight = bound(index)) {
+      return *weight;
+    }
     const bool is_view = program_.values[index].source == Source::kView;
     kept = is_view ? view_of(index) : piece_of_arena(index);
   }
@@ -102,8 +121,8 @@ const void* Call::data_of(uint32_t index) {
   }
   const auto& value = program_.values[index];
   const void* data = nullptr;
-  if (values_[index]) {
-    check(torch_get_const_data_ptr(values_[index].get(), &data), "reading a tensor");
+  if (values_[index] || bound(index) != nullptr) {
+    check(torch_get_const_data_ptr(tensor_of(index).get(), &data), "reading a tensor");
   } else if (value.source == Source::kView) {
     const int64_t offset = view_layout(index).offset;
     const auto* base = static_cast<const char*>(data_of(value.of));
@@ -148,12 +167,13 @@ void* Call::scratch(int64_t bytes) {
 
 // A tensor for a step, which becomes its owner.
 Handle Call::argument_of(const Use& use) {
-  tensor_of(use.value);
-  Handle& kept = values_[use.value];
+  const Handle& tensor = tensor_of(use.value);
+  Handle& own = values_[use.value];
+  Handle taken = use.last && own ? std::move(own) : tensor.again();
   if (use.last_base) {
     values_[program_.values[use.value].of].reset();
   }
-  return use.last ? std::move(kept) : kept.again();
+  return taken;
 }
 
 }  // namespace fusewheel::engine

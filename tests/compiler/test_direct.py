@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import inspect
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -54,6 +55,15 @@ def llama() -> Any:
 @pytest.fixture(scope="module")
 def one_layer() -> Any:
     return build("Llama")
+
+
+@pytest.mark.parametrize("options", INNER, ids=str)
+def test_programs_take_tokens_and_caches_only(one_layer: Any, options: Any) -> None:
+    model = frozen(one_layer, options)
+    text(model, tokens(1, 9))
+    for program in programs(model):
+        names = set(inspect.signature(program.run).parameters)
+        assert names <= {"input_ids", "attention_mask", "position_ids", "keys_0", "values_0"}
 
 
 @pytest.mark.parametrize("options", INNER, ids=str)

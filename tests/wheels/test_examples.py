@@ -45,4 +45,4 @@ def test_a_backend_finds_what_it_is_built_with() -> None:
         re.MULTILINE,
     )
     assert "on_stream" in declared
-    assert {name for name in declared if f" {name}(" not in kernels} <= {"run"}
+    assert {name for name in declared if f" {name}(" not in kernels} <= {"bind", "run"}

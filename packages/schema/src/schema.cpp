@@ -100,6 +100,7 @@ constexpr const char* kSchemas[] = {
     " int group_best, bool normalize, float scale) -> (Tensor weights, Tensor indices)",
     "experts(Tensor x, Tensor indices, Tensor weights, Tensor gate_up, int gate_up_kind,"
     " Tensor? gate_up_bias, Tensor down, int down_kind, Tensor? down_bias, int activation) -> Tensor",
+    "bind(Tensor program, Tensor[] weights) -> Tensor",
     "run(Tensor program, Tensor[] inputs, int[] outputs) -> Tensor[]",
 };
 

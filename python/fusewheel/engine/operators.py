@@ -87,7 +87,7 @@ def add_step(overload: OpOverload) -> None:
         letters = letters_of(schema)
     except ValueError as error:
         raise ValueError(f"add_step: programs cannot call {overload}: {error}") from None
-    library = _library()
+    library = cpu_library()
     if library is None:
         raise RuntimeError("add_step: programs need the CPU kernels; install fusewheel-cpu")
     names = schema.name.encode(), schema.overload_name.encode()
@@ -97,7 +97,8 @@ def add_step(overload: OpOverload) -> None:
 
 
 @functools.cache
-def _library() -> ctypes.CDLL | None:
+def cpu_library() -> ctypes.CDLL | None:
+    """The CPU kernels, None if they are not loaded."""
     for backend in backends():
         if backend.device == "cpu" and backend.loaded:
             library = ctypes.CDLL(str(backend.library))
@@ -109,7 +110,7 @@ def _library() -> ctypes.CDLL | None:
 
 @functools.cache
 def _table() -> dict[str, str]:
-    library = _library()
+    library = cpu_library()
     if library is None:
         return {}
     lines = library.fusewheel_step_operators().decode().splitlines()

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from fusewheel._torch.dynamo import mark_dynamic
@@ -88,6 +89,11 @@ def grown_outputs(gm: GraphModule) -> tuple[int, ...]:
     )
 
 
+def mark_rows(rows: Tensor) -> None:
+    """Tell Dynamo that the number of rows of a cache changes from call to call."""
+    mark_dynamic(rows, {2})
+
+
 def with_dynamic_rows(
     compiled: Callable[..., Any], positions: tuple[int, ...]
 ) -> Callable[..., Any]:
@@ -106,7 +112,7 @@ def with_dynamic_rows(
     def call(*arguments: Any) -> Any:
         outputs = compiled(*arguments)
         for position in positions:
-            mark_dynamic(outputs[position], {2})
+            mark_rows(outputs[position])
         return outputs
 
     return call

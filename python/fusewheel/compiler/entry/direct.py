@@ -24,10 +24,17 @@ from torch.fx import Graph, GraphModule
 from fusewheel._core.garbage import without_collections
 from fusewheel._core.progress import working
 from fusewheel._torch.modules import has_global_hooks, has_hooks
+from fusewheel.compiler.entry.caches import mark_rows
 from fusewheel.compiler.entry.capture import CannotCapture, Capture
 from fusewheel.compiler.entry.captured import replacing
 from fusewheel.compiler.entry.equal_layers import forwards, replaced
-from fusewheel.compiler.entry.language_call import MASK, LanguageCall, grown_strides, read_call
+from fusewheel.compiler.entry.language_call import (
+    MASK,
+    LanguageCall,
+    grown_rows,
+    grown_strides,
+    read_call,
+)
 from fusewheel.compiler.entry.repeated_layers import RepeatedLayers
 from fusewheel.compiler.entry.unchanged import Unchanged, same
 
@@ -38,7 +45,8 @@ _MOST = 12
 # Their modules compute, and do nothing else that `Unchanged` would not see.
 _PACKAGES = ("transformers.", "torch.nn.", "fusewheel.")
 
-Compile = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
+# Compiles a graph with its example inputs, of which the first ones are tensors of the model.
+Compile = Callable[[GraphModule, Sequence[Any], Sequence[Tensor]], Callable[..., Any]]
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,7 @@ class DirectCalls:
 
     Args:
         model: the model.
-        compile_: compiles a graph, with its example inputs.
+        compile_: compiles a graph; what it returns takes the inputs behind the model's tensors.
     """
 
     def __init__(self, model: torch.nn.Module, compile_: Compile) -> None:
@@ -84,13 +92,17 @@ class DirectCalls:
         if args or torch.compiler.is_compiling() or not self._usable:
             return None
         call = read_call(kwargs)
-        if call is None:
-            return None
-        try:
-            found = self._programs[call.kind]
-        except KeyError:
-            found = self._made(call, kwargs)
-        return None if found is None else functools.partial(_run, found, call)
+        if call is not None:
+            try:
+                found = self._programs[call.kind]
+            except KeyError:
+                found = self._made(call, kwargs)
+            if found is not None:
+                return functools.partial(_run, found, call)
+        # The cache may have grown here.
+        for rows in grown_rows(kwargs.values()):
+            mark_rows(rows)
+        return None
 
     def _made(self, call: LanguageCall, kwargs: Mapping[str, Any]) -> _Program | None:
         with self._lock:
@@ -132,7 +144,7 @@ class DirectCalls:
             outputs += [layer.keys, layer.values]
         gm = capture.graph(outputs)
         examples = [node.meta["example_value"] for node in gm.graph.find_nodes(op="placeholder")]
-        run = functools.partial(self._compile(gm, examples), *capture.used)
+        run = self._compile(gm, examples, capture.used)
         gm.graph = Graph()  # `run` reads attributes of the module; its nodes are no longer needed
         return _Program(run, type(result), fields, field, layers)
 

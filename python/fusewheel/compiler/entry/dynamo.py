@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
 
 from fusewheel._core.after_import import after_import
 from fusewheel._core.caches import name_version_in_caches
@@ -90,19 +91,25 @@ class NeedsCode(Exception):
     """Raised for a graph that Inductor would be chosen for."""
 
 
-def without_code(inner: str | None, gm: GraphModule, example_inputs: Sequence[Any]) -> Compiled:
+def without_code(
+    inner: str | None, gm: GraphModule, example_inputs: Sequence[Any], weights: Sequence[Tensor]
+) -> Compiled:
     """Compile a graph that Dynamo did not capture, without generating code.
 
     Args:
         inner: the option of `backend`: `"none"`, `"engine"` or None.
         gm: the graph; it is changed in place.
         example_inputs: its inputs.
+        weights: the tensors that its first inputs are in every call.
+
+    Returns:
+        the compiled graph, which takes the inputs behind the weights.
 
     Raises:
         NeedsCode: if `inner` is None and generated code is estimated to be faster.
     """
     recorder = Recorder(attentions=False)
-    compiled = compile_graph(gm, example_inputs, recorder, inner, generates=False)
+    compiled = compile_graph(gm, example_inputs, recorder, inner, weights=weights)
     counters()["fusewheel"].update(recorder.report().counts())
     return compiled
 
@@ -115,19 +122,23 @@ def compile_graph(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
     *,
-    generates: bool = True,
+    weights: Sequence[Tensor] | None = None,
 ) -> Compiled:
     """Rewrite a graph, note it in `recorder` and compile it with `inner`.
 
+    With `weights`, the compiled graph has these as its first inputs already, and no code is
+    generated.
+
     Raises:
-        NeedsCode: if `generates` is false, and no `inner` is given but Inductor would be chosen.
+        NeedsCode: with `weights`, if no `inner` is given but Inductor would be chosen.
     """
+    held = dict(zip(gm.graph.find_nodes(op="placeholder"), weights or (), strict=False))
     recorded = records_gradients(gm, example_inputs)
     caches = () if recorded else grown_outputs(gm)
     if inner is None and (mode or options):
         inner = "inductor"
     chosen = inner is None
-    if inner is None and generates:
+    if inner is None and weights is None:
         inner = rewrite_and_choose(gm, recorder)
     elif inner is None:
         inner = "none"
@@ -145,10 +156,13 @@ def compile_graph(
     if inner in ("none", "engine") and not recorded:
         append_rows(gm, recorder)
     if chosen and inner == "none" and lowers:
-        compiled = _lowered(gm, only_if_faster=True)
+        compiled = _lowered(gm, held, only_if_faster=True)
     else:
-        compiled = _inner(inner, mode, dict(options or {}))(gm, example_inputs)
-    return compiled if recorded else with_dynamic_rows(_without_autograd(compiled), caches)
+        compiled = _inner(inner, mode, dict(options or {}), held)(gm, example_inputs)
+    if recorded:
+        return compiled
+    compiled = _without_autograd(compiled)
+    return compiled if weights is not None else with_dynamic_rows(compiled, caches)
 
 
 def can_lower(gm: GraphModule) -> bool:
@@ -214,11 +228,13 @@ def _without_autograd(compiled: Compiled) -> Compiled:
     return call
 
 
-def _inner(inner: str | Compiled, mode: str | None, options: dict[str, Any]) -> Compiled:
+def _inner(
+    inner: str | Compiled, mode: str | None, options: dict[str, Any], weights: Mapping[Node, Tensor]
+) -> Compiled:
     if inner == "inductor":
         return _inductor(mode, options)
     if inner in ("none", "engine"):
-        return _executor(inner, mode, options)
+        return _executor(inner, mode, options, weights)
     if isinstance(inner, str):
         name, inner = inner, backend_named(inner)
         # Backends for debugging ignore options; they only log a warning.
@@ -235,7 +251,9 @@ def _inner(inner: str | Compiled, mode: str | None, options: dict[str, Any]) -> 
     return lambda gm, example_inputs: compiler(gm, example_inputs, **given)
 
 
-def _executor(inner: str, mode: str | None, options: dict[str, Any]) -> Compiled:
+def _executor(
+    inner: str, mode: str | None, options: dict[str, Any], weights: Mapping[Node, Tensor]
+) -> Compiled:
     if mode not in (None, "default") or options:
         raise ValueError(
             f'inner "{inner}" takes neither a mode nor other options, because it compiles nothing: '
@@ -244,15 +262,16 @@ def _executor(inner: str, mode: str | None, options: dict[str, Any]) -> Compiled
     from fusewheel.compiler.run import execute
 
     if inner == "none":
-        return lambda gm, example_inputs: execute(gm)
-    return lambda gm, example_inputs: _lowered(gm, only_if_faster=False)
+        return lambda gm, example_inputs: execute(gm, weights=weights)
+    return lambda gm, example_inputs: _lowered(gm, weights, only_if_faster=False)
 
 
-def _lowered(gm: GraphModule, only_if_faster: bool) -> Compiled:
+def _lowered(gm: GraphModule, weights: Mapping[Node, Tensor], *, only_if_faster: bool) -> Compiled:
     from fusewheel.compiler.lower.engine import lower
     from fusewheel.compiler.run import execute
 
-    return execute(gm, functools.partial(lower, only_if_faster=only_if_faster))
+    programs = functools.partial(lower, weights=weights, only_if_faster=only_if_faster)
+    return execute(gm, programs, weights)
 
 
 def _inductor(mode: str | None, options: dict[str, Any]) -> Compiled:

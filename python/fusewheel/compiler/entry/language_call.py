@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +82,18 @@ def grown_strides(shape: tuple[Any, ...]) -> tuple[Any, ...]:
     """The strides of a cache that a program made, see `fusewheel.engine.growing`."""
     batch, heads, _, size = shape
     return heads * size, size, batch * heads * size, 1
+
+
+def grown_rows(arguments: Iterable[Any]) -> Iterator[Tensor]:
+    """The keys and values of the caches among the arguments of a call whose rows become more."""
+    caches = sys.modules.get("transformers.cache_utils")
+    for value in arguments:
+        if caches is None or type(value) is not caches.DynamicCache:
+            continue
+        for layer in value.layers:
+            if is_exactly(layer, caches.DynamicLayer) and layer.is_initialized:
+                yield layer.keys
+                yield layer.values
 
 
 def _is_tokens(tensor: Tensor) -> bool:

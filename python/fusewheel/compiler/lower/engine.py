@@ -6,10 +6,12 @@ import itertools
 import logging
 import operator
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
+from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from fusewheel.compiler.ir.pattern import Context
@@ -18,6 +20,7 @@ from fusewheel.compiler.lower.program import Lowered, write_program
 from fusewheel.compiler.lower.regions import Region, find_regions
 from fusewheel.compiler.lower.sizes import Inexpressible
 from fusewheel.compiler.lower.steps import dtype_of_number
+from fusewheel.engine import bind, can_bind
 from fusewheel.engine.growing import keep
 
 _log = logging.getLogger("fusewheel.compiler")
@@ -49,13 +52,19 @@ class ProgramReport:
 
 
 def lower(
-    context: Context, outside: Iterable[Node] = (), *, only_if_faster: bool = False
+    context: Context,
+    outside: Iterable[Node] = (),
+    *,
+    weights: Mapping[Node, Tensor] = MappingProxyType({}),
+    only_if_faster: bool = False,
 ) -> list[ProgramReport]:
     """Replace parts of a graph by programs.
 
     Args:
         context: the graph, in which nothing records a gradient; it is changed in place.
         outside: nodes that stay as they are; default ().
+        weights: placeholders with the tensors that they stand for in every call. Programs hold
+            these where they can, see `fusewheel.engine.bound`. Default none.
         only_if_faster: leave parts as they are that are too small to be faster as a program.
             Default False.
 
@@ -63,7 +72,8 @@ def lower(
         what was found, in order.
     """
     try:
-        found = list(_parts(context, outside))
+        held = weights if can_bind() else {}
+        found = list(_parts(context, outside, held))
     except Exception:
         # Python can call all operators too.
         if os.environ.get("FUSEWHEEL_COMPILER_STRICT"):
@@ -75,17 +85,17 @@ def lower(
     # From the last to the first: what a region reads is named before it is replaced.
     for region, lowered, _ in reversed(found):
         if lowered is not None:
-            _replace(context, region, lowered)
+            _replace(context, region, lowered, held)
     return [report for _, _, report in found]
 
 
 def programs_of(context: Context) -> list[ProgramReport]:
     """What `lower` would find in a graph."""
-    return [report for _, _, report in _parts(context, ())]
+    return [report for _, _, report in _parts(context, (), ())]
 
 
 def _parts(
-    context: Context, outside: Iterable[Node]
+    context: Context, outside: Iterable[Node], weights: Container[Node]
 ) -> Iterator[tuple[Region, Lowered | None, ProgramReport]]:
     for region in find_regions(context, set(outside)):
         if len(region.steps) < _FEWEST:
@@ -94,7 +104,7 @@ def _parts(
         begin, end = line_of(nodes[0]), line_of(region.end or nodes[-1])
         lowered, reason = None, region.reason
         try:
-            lowered = write_program(context.graph, region)
+            lowered = write_program(context.graph, region, weights)
         except Inexpressible as error:
             reason = str(error)
         yield region, lowered, ProgramReport(len(nodes), begin, end, reason, lowered is not None)
@@ -105,7 +115,9 @@ def _pays(region: Region) -> bool:
     return own + len(region.views) >= _PAYS
 
 
-def _replace(context: Context, region: Region, lowered: Lowered) -> None:
+def _replace(
+    context: Context, region: Region, lowered: Lowered, weights: Mapping[Node, Tensor]
+) -> None:
     graph, module = context.graph, context.graph.owning_module
     assert module is not None
     last = list(region.steps)[-1]
@@ -118,7 +130,10 @@ def _replace(context: Context, region: Region, lowered: Lowered) -> None:
         context.add(node, last)
         return node
 
-    code = add(graph.get_attr(_attribute(module, "program", lowered.program.code)))
+    program = lowered.program.code
+    if lowered.weights:
+        program = bind(program, [weights[node] for node in lowered.weights])
+    code = add(graph.get_attr(_attribute(module, "program", program)))
     inputs = []
     for given in lowered.inputs:
         if not isinstance(given, Node):
@@ -157,7 +172,7 @@ def _clean(context: Context, region: Region, place: Node) -> None:
             place.append(node)
 
 
-def _attribute(module: GraphModule, name: str, tensor: torch.Tensor) -> str:
+def _attribute(module: GraphModule, name: str, tensor: Tensor) -> str:
     """The name of a new buffer that holds a tensor."""
     for number in itertools.count():
         full = f"_fusewheel_{name}_{number}"

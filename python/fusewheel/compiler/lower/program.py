@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,29 +26,37 @@ class Lowered:
     Attributes:
         program: the program.
         inputs: what it is called with: nodes, and numbers that become tensors without dimensions.
+        weights: its inputs behind these.
         outputs: the nodes whose values it returns.
         kept: those of them whose second result it returns too, behind all others; in order.
     """
 
     program: Program
     inputs: list[Node | float]
+    weights: list[Node]
     outputs: list[Node]
     kept: list[Node]
 
 
-def write_program(graph: Graph, region: Region) -> Lowered:
+def write_program(graph: Graph, region: Region, weights: Container[Node] = ()) -> Lowered:
     """The program of a region.
+
+    Args:
+        graph: the graph.
+        region: a part of it.
+        weights: nodes that are to be the last inputs; default ().
 
     Raises:
         Inexpressible: if a size in it is computed in a way that programs do not know.
     """
-    return _Writer(graph, region).write()
+    return _Writer(graph, region, weights).write()
 
 
 @dataclass
 class _Writer:
     graph: Graph
     region: Region
+    weights: Container[Node]
     writer: ProgramWriter = field(default_factory=ProgramWriter)
     values: dict[Any, int] = field(default_factory=dict)
     # The result that a node shows in another shape.
@@ -58,12 +66,15 @@ class _Writer:
 
     def write(self) -> Lowered:
         nodes, numbers = self._inputs()
-        sizes = self.sizes = Sizes(self.writer, nodes)
-        for node in nodes:
-            tensor = _tensor(node)
-            self.values[node] = self._input(tensor, sizes)
-        for number in numbers:
-            self.values[_key(number)] = self.writer.input(dtype_of_number(number), (), ())
+        weights = [node for node in nodes if node in self.weights]
+        others = [node for node in nodes if node not in self.weights]
+        inputs: list[Node | float] = [*others, *numbers, *weights]
+        sizes = self.sizes = Sizes(self.writer, inputs)
+        for given in inputs:
+            if isinstance(given, Node):
+                self.values[given] = self._input(_tensor(given), sizes)
+            else:
+                self.values[_key(given)] = self.writer.input(dtype_of_number(given), (), ())
         for node, call in self.region.steps.items():
             letters = step_letters(call.operator) or ""
             arguments = list(map(self._argument, call.arguments, letters))
@@ -73,7 +84,7 @@ class _Writer:
         outputs = outputs_of(self.region)
         kept = [node for node in outputs if node in self.seconds]
         returned = [*(self.values[n] for n in outputs), *(self.seconds[n] for n in kept)]
-        return Lowered(self.writer.finish(returned), [*nodes, *numbers], outputs, kept)
+        return Lowered(self.writer.finish(returned), [*others, *numbers], weights, outputs, kept)
 
     def _inputs(self) -> tuple[list[Node], list[float]]:
         """The nodes that the region reads, and those whose sizes it needs; and its numbers."""

@@ -79,13 +79,20 @@ def is_operator(target: object) -> bool:
 
 
 class Sizes:
-    """Writes sizes into a program, in which every symbol is a size or stride of an input."""
+    """Writes sizes into a program, in which every symbol is a size or stride of an input.
 
-    def __init__(self, writer: ProgramWriter, inputs: Iterable[Node]) -> None:
+    Args:
+        writer: writes the program.
+        inputs: those of the program: nodes, and numbers.
+    """
+
+    def __init__(self, writer: ProgramWriter, inputs: Iterable[Node | float]) -> None:
         self._writer = writer
         self._symbols: dict[Any, tuple[str, int, int]] = {}
-        for index, node in enumerate(inputs):
-            tensor = tensor_of(node)
+        for index, given in enumerate(inputs):
+            if not isinstance(given, Node):
+                continue
+            tensor = tensor_of(given)
             assert tensor is not None
             for symbol, kind, dim in bare_symbols(tensor):
                 self._symbols.setdefault(symbol, (kind, index, dim))

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from fusewheel.compiler.ir.pattern import Context
@@ -29,17 +31,23 @@ _log = logging.getLogger("fusewheel.compiler")
 Lower = Callable[[Context, Iterable[Node]], Any]
 
 
-def execute(gm: GraphModule, lower: Lower | None = None) -> Callable[..., Any]:
+def execute(
+    gm: GraphModule,
+    lower: Lower | None = None,
+    weights: Mapping[Node, Tensor] = MappingProxyType({}),
+) -> Callable[..., Any]:
     """Turn a graph into a function of its placeholders.
 
     Args:
         gm: a rewritten graph from Dynamo; it is changed in place.
         lower: puts programs into the graph; it is given the graph, and nodes that are constants.
             Without it, the default, Python calls every operator.
+        weights: placeholders that the function does not take, with the tensors that it uses for
+            them. Default none.
 
     Returns:
-        the function. It runs the operators of the graph in the same order, and autograd records
-        each of them. Equal values are computed once.
+        the function of all other placeholders. It runs the operators of the graph in the same
+        order, and autograd records each of them. Equal values are computed once.
     """
     context = Context(gm.graph)
     steps = {
@@ -57,7 +65,7 @@ def execute(gm: GraphModule, lower: Lower | None = None) -> Callable[..., Any]:
     steps["checkpoints"] = run_checkpoints(gm)
     _log.info("executor: %s", ", ".join(f"{count} {what}" for what, count in steps.items()))
     gm.graph.lint()
-    function = generate(gm, constants)
+    function = generate(gm, {**constants, **weights})
     switches = any(modes.grad is not None for modes in context.modes.values())
     return _restoring_grad_mode(function) if switches else function
 

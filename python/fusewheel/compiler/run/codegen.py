@@ -51,7 +51,8 @@ def generate(gm: GraphModule, constants: dict[Node, Tensor]) -> Callable[..., An
         constants: the values of nodes that the function does not compute.
 
     Returns:
-        a function of the graph's placeholders; it deletes each value after its last use.
+        a function of the graph's placeholders that are no constants; it deletes each value after
+        its last use.
     """
     writer = _Writer(gm, constants)
     source = "\n".join(writer.lines())

@@ -1,0 +1,61 @@
+"""Programs that hold their weights, which then need not be handed over in every call.
+
+``fusewheel::bind(Tensor program, Tensor[] weights) -> Tensor`` keeps the last inputs of a program.
+``fusewheel::run`` takes its result in place of the program, with the inputs in front of these.
+What is kept are the tensors themselves, so a change of their values is seen. They are kept as long
+as the memory of the result. In another process the result means nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fusewheel._torch.autograd import below_autograd
+from fusewheel.engine.operators import cpu_library
+
+_library = torch.library.Library("fusewheel", "IMPL")
+
+
+def can_bind() -> bool:
+    """Whether the CPU kernels are loaded, and torch is 2.11 or newer, on Linux.
+
+    Older ones let no tensor hold others.
+    """
+    library = cpu_library()
+    return library is not None and bool(library.fusewheel_can_bind())
+
+
+def bind(program: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """A program that holds its last inputs.
+
+    Args:
+        program: the `code` of a `Program`.
+        weights: its last inputs, none of which requires a gradient.
+
+    Returns:
+        a uint8 tensor that takes the place of `program` in ``fusewheel::run``.
+
+    Raises:
+        RuntimeError: if there are more `weights` than inputs, if one requires a gradient, or
+            where `can_bind` is false.
+    """
+    found: Tensor = torch.ops.fusewheel.bind(program, list(weights))
+    return found
+
+
+def _fake(program: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    raise RuntimeError("bind: weights must be tensors with memory, so it cannot be traced")
+
+
+def _autograd(program: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    if any(weight.requires_grad for weight in weights):
+        raise RuntimeError("bind: weights must require no gradient: a program records none")
+    with below_autograd():
+        return bind(program, weights)
+
+
+torch.library.register_fake("fusewheel::bind", _fake, lib=_library)
+_library.impl("bind", _autograd, "Autograd")
