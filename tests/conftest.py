@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import random
 import secrets
 import sys
@@ -15,6 +16,10 @@ import zlib
 from pathlib import Path
 
 import pytest
+
+# PyTorch asks once, when it is imported. Threads that wait in a loop take processors that others
+# need: on two busy ones, tests of products took 42 s of processor time, and take 7.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 FILE = pytest.StashKey[Path]()
 """The file of the test that ran last."""
