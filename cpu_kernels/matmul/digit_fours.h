@@ -102,9 +102,9 @@ __attribute__((noinline)) void dot_fours(const FourRows<S>& rows, int64_t blocks
   __builtin_memcpy(out, &rest, kFours * sizeof(float));
 }
 
-// Whether a weight is multiplied so. Measured with AVX2.
+// Whether a weight is multiplied so.
 FUSEWHEEL_INLINE bool takes_fours(const LinearWeight& weight, const DigitRow& a) {
-  return kBytes == 32 && choices().rows_in_turn && !choices().vnni && a.planes == 1 &&
+  return kBytes == 32 && choices().far_rows && !choices().vnni && a.planes == 1 &&
          weight.groups == weight.columns / kInt4Block && weight.scale_dtype != Dtype::kFloat64;
 }
 

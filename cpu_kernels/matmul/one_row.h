@@ -180,15 +180,14 @@ FUSEWHEEL_INLINE bool takes_turns(const LinearWeight& weight, [[maybe_unused]] c
 constexpr int kFarStreams = 4;
 
 // Whether a thread reads rows of the weight that lie far apart, each of them the start of a part of its
-// rows. A row of a small model ends before the hardware's own prefetching has begun, which goes on along
-// such a part from row to row. Measured with AVX2.
+// rows.
 FUSEWHEEL_INLINE bool reads_far_rows(const LinearWeight& weight, [[maybe_unused]] const OneRow& one) {
 #if defined(__AVX2__)
   if (weight.kind == WeightKind::kInt4) {
     return takes_fours(weight, one.digits[0]);
   }
 #endif
-  return kBytes == 32 && choices().rows_in_turn && weight.kind == WeightKind::kFloating &&
+  return kBytes == 32 && choices().far_rows && weight.kind == WeightKind::kFloating &&
          weight.dtype == Dtype::kFloat32;
 }
 

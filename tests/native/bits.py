@@ -25,6 +25,8 @@ def main() -> None:
     show("ROWS_IN_TURN", fusewheel.linear(x[:1], weight.bfloat16()))
     # The same bits, whichever rows of the weight are read at once: 300 are no whole parts.
     show("ONE_ROW", fusewheel.linear(x[:1], torch.randn(300, 1000)))
+    query, cache = torch.randn(1, 4, 1, 128), torch.randn(2, 1, 2, 500, 128)
+    show("FAR_ROWS", fusewheel.attention_decode(query, *cache, torch.tensor([500])))
     wide, other = torch.randn(40, 1024), torch.randn(600, 1024)
     show("SPREAD_ROWS", fusewheel.linear(wide, other))
     codes, scales = (weight * 40).to(torch.int8), weight[:, 0].exp()

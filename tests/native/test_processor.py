@@ -114,7 +114,8 @@ DEFAULTS = {
     "amd, v3": (
         "v3",
         "amd",
-        {"ROWS_IN_TURN": "1", "OWN_FLOAT32": "1", "OWN_BFLOAT16": "1", "OWN_FLOAT16": "1"},
+        {"OWN_FLOAT32": "1", "OWN_BFLOAT16": "1", "OWN_FLOAT16": "1"}
+        | dict.fromkeys(("ROWS_IN_TURN", "FAR_ROWS"), "1"),
     ),
     "amd, v4": (
         "v4",
@@ -123,7 +124,7 @@ DEFAULTS = {
     ),
 }
 SWITCHES = (
-    *("VNNI", "AMX", "BF16", "ROWS_IN_TURN", "PREFETCH", "SPREAD_ROWS"),
+    *("VNNI", "AMX", "BF16", "ROWS_IN_TURN", "FAR_ROWS", "PREFETCH", "SPREAD_ROWS"),
     *("OWN_FLOAT32", "OWN_BFLOAT16", "OWN_FLOAT16"),
 )
 
