@@ -13,9 +13,11 @@ import torch
 from compiler.test_caches import OPTIONS, build
 from compiler.test_models import tokens
 from fusewheel._torch.dynamo import repeated
+from fusewheel._torch.modules import has_hooks
 from fusewheel.compiler.entry import repeated_layers
 from fusewheel.compiler.entry.direct import DirectCalls
 from fusewheel.compiler.entry.equal_layers import EqualLayers, computed
+from fusewheel.compiler.entry.unchanged import Unchanged
 from fusewheel.compiler.ir import equal_calls
 from nightly import NIGHTLY
 from torch._dynamo.utils import counters
@@ -216,3 +218,49 @@ def test_a_layer_that_differs_is_captured_itself(
     model = build("Llama", num_hidden_layers=LAYERS)
     differs(model.model.layers)
     assert runs(monkeypatch, model) == [0, 1] * 2
+
+
+ASKED = {"output_hidden_states": True}
+
+
+@pytest.mark.nightly  # whose twin is test_all_layers_are_traced_for_who_watches_them
+@pytest.mark.parametrize("hooked", [False, True])
+def test_hidden_states_of_a_frozen_model(hooked: bool) -> None:
+    """They are read by hooks, which are installed in the first call that asks for them."""
+    model = build("Llama", num_hidden_layers=2).double()
+    if hooked:
+        model.model.layers[0].register_forward_hook(lambda *call: call[2] * 2)
+    frozen = fusewheel.freeze(copy.deepcopy(model), options={"inner": "none"})
+    ids = torch.arange(3, 12)[None]
+    text, wanted = (
+        m.generate(ids, max_new_tokens=3, return_dict_in_generate=True, **ASKED)
+        for m in (frozen, model)
+    )
+    assert torch.equal(text.sequences, wanted.sequences)
+    torch.testing.assert_close(text.hidden_states, wanted.hidden_states)
+
+
+@pytest.mark.parametrize("watched", ["by an argument", "by a hook", "by nobody"])
+def test_all_layers_are_traced_for_who_watches_them(watched: str, monkeypatch: Any) -> None:
+    model = build("Llama", num_hidden_layers=2)
+    if watched == "by a hook":
+        model.model.layers[1].mlp.register_forward_hook(lambda *_: None)
+    monkeypatch.setattr(torch, "compile", lambda call, **_: call)
+    frozen = fusewheel.freeze(model, options={"inner": "none"})
+    entered = []
+    once = EqualLayers.traced_once
+    monkeypatch.setattr(
+        EqualLayers, "traced_once", lambda layers: entered.append(layers) or once(layers)
+    )
+    monkeypatch.setattr(DirectCalls, "program", lambda *_: None)
+    frozen(torch.arange(3, 12)[None], **(ASKED if watched == "by an argument" else {}))
+    assert len(entered) == (watched == "by nobody")
+
+
+def test_hooks_that_a_capture_installs_are_taken_back() -> None:
+    model = build("Llama", num_hidden_layers=2)
+    before = Unchanged(model)
+    model(torch.arange(3, 12)[None], **ASKED)
+    assert any(map(has_hooks, model.modules()))
+    assert before.restore()
+    assert not any(map(has_hooks, model.modules()))

@@ -19,6 +19,7 @@ from fusewheel._core.arguments import require_module
 from fusewheel._core.garbage import without_collections
 from fusewheel._core.progress import working
 from fusewheel._torch.compiled_module import compiled_call, set_compiled_call
+from fusewheel._torch.modules import has_hooks
 from fusewheel.compiler.entry.direct import DirectCalls
 from fusewheel.compiler.entry.dynamo import Compiled, backend, without_code
 from fusewheel.compiler.entry.equal_layers import EqualLayers
@@ -29,6 +30,9 @@ _COMPILING = 2
 # Seconds. A pass over a model takes as long as a tenth of a token: all that it reads has left the
 # processor's caches.
 _FRESH = 0.1
+
+# Of a configuration.
+_OUTPUTS = "output_hidden_states", "output_attentions", "output_router_logits"
 
 _attributes = attrgetter("requires_grad", "dtype", "device")
 
@@ -142,6 +146,19 @@ def _cache_of(arguments: Mapping[str, Any]) -> object:
     return arguments.get("past_key_values", arguments.get("cache"))
 
 
+def _is_watched(model: torch.nn.Module, arguments: Mapping[str, Any]) -> bool:
+    """Whether something sees what layers compute: only whole layers call their hooks rightly.
+
+    transformers installs hooks in the first call that asks for `output_hidden_states`.
+    """
+    config = getattr(model, "config", None)
+    return (
+        any(value for name, value in arguments.items() if name.startswith("output_"))
+        or any(getattr(config, name, False) for name in _OUTPUTS)
+        or any(map(has_hooks, model.modules()))
+    )
+
+
 class _Frozen:
     """The call of a frozen model: looks for changes first.
 
@@ -217,6 +234,8 @@ class _Frozen:
     def _compiling(self, *args: Any, **kwargs: Any) -> Any:
         compiled = self.compile()
         with without_collections(), working("fusewheel: compiling a frozen model"):
+            if _is_watched(self._model, kwargs):
+                return compiled(*args, **kwargs)
             try:
                 with self._layers.traced_once():
                     return compiled(*args, **kwargs)

@@ -33,10 +33,6 @@ def same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
 
 
 def _tables(module: torch.nn.Module) -> list[dict[str, Any]]:
-    tables: list[Any] = [
-        vars(module),
-        module._parameters,
-        module._buffers,
-        module._modules,
-    ]
-    return tables
+    """The attributes of a module, and those that are dictionaries: weights, modules, hooks."""
+    own = vars(module)
+    return [own, *(value for value in own.values() if isinstance(value, dict))]
