@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from fusewheel._torch.fx import storage_key
+from fusewheel._torch.fx import Fakes, storage_key
 from fusewheel.compiler.entry.capture import CannotCapture, Capture
 from torch import Tensor
 
@@ -121,3 +122,12 @@ def autocast(x: Tensor) -> Tensor:
 def test_refuses(function: Any, reason: str) -> None:
     with pytest.raises((CannotCapture, RuntimeError), match=reason):
         captured(function)
+
+
+def test_what_an_operator_raises_is_not_printed(caplog: pytest.LogCaptureFixture) -> None:
+    fakes = Fakes()
+    for quiet in (True, False):
+        block = fakes.quiet() if quiet else contextlib.nullcontext()
+        with fakes.mode, block, pytest.raises(RuntimeError):
+            torch.baddbmm(torch.empty(9, 9, 9), torch.empty(2, 3, 4), torch.empty(2, 4, 6))
+        assert bool(caplog.records) != quiet

@@ -37,6 +37,37 @@ class Net(torch.nn.Module):
         return self.drop(x + self.shift)
 
 
+class Scaled(torch.nn.Module):
+    """A layer of which compiled code depends on a number, and which may be compiled by itself."""
+
+    def __init__(self, scale: float, breaks: bool) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.scale = scale
+        self.breaks = breaks
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.breaks:
+            torch._dynamo.graph_break()
+        return self.linear(x) * self.scale
+
+
+class Broken(torch.nn.Module):
+    """Layers that differ in a number, with a break of the graph in or between them."""
+
+    def __init__(self, inside: bool) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(Scaled(float(n), inside) for n in range(1, 4))
+        self.inside = inside
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+            if not self.inside:
+                torch._dynamo.graph_break()
+        return x
+
+
 @pytest.fixture
 def frozen() -> Any:
     net = Net().eval()
@@ -53,6 +84,13 @@ def errors() -> Iterator[None]:
 
 def _assert_right(net: Any, x: Tensor) -> None:
     torch.testing.assert_close(net(x), net.forward(x))
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["between", "inside"])
+def test_layers_that_are_compiled_by_themselves(inside: bool) -> None:
+    net = fusewheel.freeze(Broken(inside), options=NONE)
+    for _ in range(3):
+        _assert_right(net, torch.randn(3, 4))
 
 
 def test_computes_the_same(frozen: Any) -> None:

@@ -146,6 +146,19 @@ def mark_dynamic(tensor: torch.Tensor, dimensions: set[int]) -> None:
     _marker()(tensor, dimensions)
 
 
+def guarded_local(guard: Any) -> str | None:
+    """The local variable of a frame that a guard starts from, None for a global one.
+
+    Args:
+        guard: what PyTorch gives a ``guard_filter_fn``.
+    """
+    source = guard.orig_guard.originating_source
+    while (base := getattr(source, "base", None)) is not None:
+        source = base
+    name: str | None = getattr(source, "local_name", None)
+    return name
+
+
 def configured(**settings: Any) -> contextlib.AbstractContextManager[Any]:
     """A block under other settings of Dynamo."""
     patch = find("torch._dynamo.config.patch", "compile under other settings")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,6 +16,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from fusewheel._torch import copy_on_write
 from fusewheel._torch.dynamo import constant_source
 from fusewheel._torch.find import find
+
+# It prints what an operator raises on fake tensors, although the caller sees that too.
+_log_of_fakes = logging.getLogger("torch._subclasses.fake_tensor")
 
 
 def is_erased(node: Node) -> bool:
@@ -109,6 +113,15 @@ class Fakes:
         What is kept of a call for this takes as long as the call: it pays if many are equal.
         """
         self.mode.cache_enabled = keep
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """A block in which what operators raise is not printed."""
+        before, _log_of_fakes.disabled = _log_of_fakes.disabled, True
+        try:
+            yield
+        finally:
+            _log_of_fakes.disabled = before
 
     def copying(self) -> contextlib.AbstractContextManager[None]:
         """A block in which `again` may be called, but no operators."""

@@ -127,7 +127,8 @@ class DirectCalls:
         layers_once = forwards(model, lambda: RepeatedLayers(capture))
         before = Unchanged(model)
         try:
-            with torch.no_grad(), capture.fakes.mode, replaced(layers_once):
+            fakes = capture.fakes
+            with torch.no_grad(), fakes.mode, fakes.quiet(), replaced(layers_once):
                 given = {**kwargs, **_fake_arguments(call, capture)}
                 with capture, replacing():
                     result = model._call_impl(**given)

@@ -19,6 +19,7 @@ from fusewheel._core.arguments import require_module
 from fusewheel._core.garbage import without_collections
 from fusewheel._core.progress import working
 from fusewheel._torch.compiled_module import compiled_call, set_compiled_call
+from fusewheel._torch.dynamo import guarded_local
 from fusewheel._torch.modules import has_hooks
 from fusewheel.compiler.entry.direct import DirectCalls
 from fusewheel.compiler.entry.dynamo import Compiled, backend, without_code
@@ -56,7 +57,8 @@ def freeze(
     gradient, and training mode. Then the model warns and is compiled again with all guards. Values
     of parameters may change in place at any time. There is no pass before the next token of a text:
     a call with one token and the cache (`past_key_values` or `cache`) for which the last pass was
-    made, less than 0.1 s ago.
+    made, less than 0.1 s ago. Layers that PyTorch compiles by themselves, because something breaks
+    the graph in or between them, keep their guards.
 
     Not seen are other attributes of layers (a number such as ``eps``, a function, hooks, the
     configuration) and other shapes and strides that are assigned to the ``data`` of a parameter.
@@ -84,8 +86,7 @@ def freeze(
         raise ValueError("freeze: options must have no guard_filter_fn, freeze has its own")
     model.eval()
     model.requires_grad_(False)
-    guards = torch.compiler.skip_guard_on_all_nn_modules_unsafe
-    own = {**(options or {}), "guard_filter_fn": guards}
+    own = {**(options or {}), "guard_filter_fn": _guards(model)}
     layers = EqualLayers(model)
     compile_ = functools.partial(
         torch.compile, model._call_impl, backend=_Backend(layers), options=own, **settings
@@ -98,6 +99,24 @@ def freeze(
         call.compile()  # wrong settings are an error here
     set_compiled_call(model, call)
     return model
+
+
+def _guards(model: torch.nn.Module) -> Callable[[Sequence[Any]], list[bool]]:
+    """Which guards are kept: those on modules that are not reached from the model itself too.
+
+    Behind a break of the graph, a layer may be compiled by itself. That code is tried for every
+    other layer of its class, and only guards tell them apart.
+    """
+
+    def kept(guards: Sequence[Any]) -> list[bool]:
+        own = {guard.name for guard in guards if guard.has_value and guard.value is model}
+        others = torch.compiler.skip_guard_on_all_nn_modules_unsafe(guards)
+        return [
+            other or guarded_local(guard) not in own
+            for other, guard in zip(others, guards, strict=True)
+        ]
+
+    return kept
 
 
 class _Backend:
