@@ -79,6 +79,25 @@ def test_layers_that_differ_are_traced_again() -> None:
     assert torch.equal(text, model.generate(torch.arange(3, 12)[None], max_new_tokens=6, **OPTIONS))
 
 
+def _own_activation(layer: Any) -> None:
+    layer.mlp.act_fn = torch.nn.ReLU()
+
+
+def _own_forward(layer: Any) -> None:
+    layer.mlp.forward = lambda x: layer.mlp.down_proj(layer.mlp.up_proj(x))
+
+
+@traced
+@pytest.mark.parametrize("change", [_own_activation, _own_forward])
+def test_a_layer_that_computes_something_else(change: Any) -> None:
+    model = build("Llama", num_hidden_layers=2)
+    change(model.model.layers[1])
+    twin, ids = fusewheel.freeze(copy.deepcopy(model), options={"inner": "none"}), tokens(5, 1)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(twin(ids).logits, model(ids).logits)
+
+
 class Scaled(torch.nn.Module):
     """Stands for a layer with a number."""
 

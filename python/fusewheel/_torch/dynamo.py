@@ -146,17 +146,19 @@ def mark_dynamic(tensor: torch.Tensor, dimensions: set[int]) -> None:
     _marker()(tensor, dimensions)
 
 
-def guarded_local(guard: Any) -> str | None:
-    """The local variable of a frame that a guard starts from, None for a global one.
+def guarded_through(guard: Any) -> Iterator[Any]:
+    """What a guard looks at, and all values that it is reached through: the last one is a variable.
 
     Args:
         guard: what PyTorch gives a ``guard_filter_fn``.
+
+    Yields:
+        PyTorch's names of values, which are equal where these are reached in the same way.
     """
     source = guard.orig_guard.originating_source
-    while (base := getattr(source, "base", None)) is not None:
-        source = base
-    name: str | None = getattr(source, "local_name", None)
-    return name
+    while source is not None:
+        yield source
+        source = getattr(source, "base", None)
 
 
 def configured(**settings: Any) -> contextlib.AbstractContextManager[Any]:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fusewheel._torch.dynamo import configured, repeated, repeats_calls
+from fusewheel.compiler.entry.alike_layers import is_alike
 from fusewheel.compiler.entry.language_call import is_exactly
 
 # Layers that use their cache for nothing but one `update`, and that are equal but for weights.
@@ -42,8 +43,10 @@ class EqualLayers:
     def __init__(self, model: torch.nn.Module) -> None:
         self.mixed_up = False
         self._tracing = False
-        can = repeats_calls()
-        self._forwards = forwards(model, lambda: repeated(computed)) if can else []
+        found = forwards(model, lambda: repeated(computed)) if repeats_calls() else []
+        # A frozen model has no guards by which PyTorch could tell layers apart.
+        alike = all(_may_repeat(found[0][0], layer) for layer, _ in found)
+        self._forwards = found if alike else []
 
     @contextlib.contextmanager
     def traced_once(self) -> Iterator[None]:
@@ -112,6 +115,11 @@ def replaced(layers: Sequence[tuple[torch.nn.Module, Forward]]) -> Iterator[None
         for layer, forward in own:
             if vars(layer).get("forward") is forward:
                 del vars(layer)["forward"]
+
+
+def _may_repeat(first: torch.nn.Module, layer: torch.nn.Module) -> bool:
+    own = any("forward" in vars(module) for module in layer.modules())
+    return not own and is_alike(first, layer)
 
 
 def _is_known(layer: torch.nn.Module) -> bool:

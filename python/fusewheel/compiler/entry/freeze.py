@@ -19,7 +19,7 @@ from fusewheel._core.arguments import require_module
 from fusewheel._core.garbage import without_collections
 from fusewheel._core.progress import working
 from fusewheel._torch.compiled_module import compiled_call, set_compiled_call
-from fusewheel._torch.dynamo import guarded_local
+from fusewheel._torch.dynamo import guarded_through
 from fusewheel._torch.modules import has_hooks
 from fusewheel.compiler.entry.direct import DirectCalls
 from fusewheel.compiler.entry.dynamo import Compiled, backend, without_code
@@ -109,10 +109,10 @@ def _guards(model: torch.nn.Module) -> Callable[[Sequence[Any]], list[bool]]:
     """
 
     def kept(guards: Sequence[Any]) -> list[bool]:
-        own = {guard.name for guard in guards if guard.has_value and guard.value is model}
+        own = {next(guarded_through(guard)) for guard in guards if guard.value is model}
         others = torch.compiler.skip_guard_on_all_nn_modules_unsafe(guards)
         return [
-            other or guarded_local(guard) not in own
+            other or own.isdisjoint(guarded_through(guard))
             for other, guard in zip(others, guards, strict=True)
         ]
 

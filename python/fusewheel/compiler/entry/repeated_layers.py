@@ -7,7 +7,6 @@ sizes. Only weights may differ.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,15 +17,10 @@ from torch.fx import Node
 
 from fusewheel._torch import copy_on_write
 from fusewheel._torch.fx import is_plain_fake
-from fusewheel._torch.modules import has_hooks
+from fusewheel.compiler.entry.alike_layers import is_alike, weights_of
 from fusewheel.compiler.entry.capture import Capture
 from fusewheel.compiler.entry.equal_layers import computed
 from fusewheel.compiler.ir.equal_calls import form_of, sharing
-
-# Where a layer stands among the others: `computed` hands it what it needs of that.
-_PLACE = "layer_idx"
-_TABLES = frozenset({"_parameters", "_buffers", "_modules"})
-_NUMBERS = (int, float, bool, str, type(None), torch.dtype, torch.Size, tuple, set, frozenset)
 
 
 @dataclass(frozen=True)
@@ -67,7 +61,7 @@ class RepeatedLayers:
         with capture.paused():
             arguments = [capture.node(x) if isinstance(x, Tensor) else None for x in given]
             for run in self._runs:
-                if _gets_alike(run.given, given) and _is_alike(run.layer, layer):
+                if _gets_alike(run.given, given) and is_alike(run.layer, layer):
                     return self._again(run, layer, arguments)
         capture.fakes.keep_calls(self._has_run)  # a second layer calls what the first one did
         self._has_run = True
@@ -83,7 +77,7 @@ class RepeatedLayers:
     ) -> tuple[Tensor, ...]:
         capture = self._capture
         instead = {}
-        for weight, other in zip(_weights(run.layer), _weights(layer), strict=True):
+        for weight, other in zip(weights_of(run.layer), weights_of(layer), strict=True):
             if capture.is_used(weight):
                 first = capture.input(weight)
                 like = first if is_plain_fake(first.meta["example_value"]) else None
@@ -105,51 +99,3 @@ def _gets_alike(first: Sequence[Any], second: Sequence[Any]) -> bool:
         a is b or (isinstance(a, Tensor) and isinstance(b, Tensor) and form_of(a) == form_of(b))
         for a, b in zip(first, second, strict=True)
     ) and sharing(first) == sharing(second)
-
-
-def _is_alike(first: torch.nn.Module, second: torch.nn.Module) -> bool:
-    """Whether two layers compute the same of their inputs and weights."""
-    pairs = itertools.zip_longest(first.named_modules(), second.named_modules())
-    return all(
-        a is not None and b is not None and a[0] == b[0] and _computes_alike(a[1], b[1])
-        for a, b in pairs
-    ) and sharing(_weights(first)) == sharing(_weights(second))
-
-
-def _computes_alike(first: torch.nn.Module, second: torch.nn.Module) -> bool:
-    own, other = vars(first), vars(second)
-    return (
-        type(first) is type(second)
-        and not has_hooks(first)
-        and not has_hooks(second)
-        and own.keys() == other.keys()
-        and all(
-            name == _PLACE or name in _TABLES or _is_same(value, other[name])
-            for name, value in own.items()
-            if name != "forward"
-        )
-        and _have_alike(first._parameters, second._parameters)
-        and _have_alike(first._buffers, second._buffers)
-    )
-
-
-def _is_same(a: Any, b: Any) -> bool:
-    if a is b:
-        return True
-    if type(a) is not type(b):
-        return False
-    return a == b if isinstance(a, _NUMBERS) else isinstance(a, dict) and not a and not b
-
-
-def _have_alike(first: dict[str, Any], second: dict[str, Any]) -> bool:
-    return first.keys() == second.keys() and all(
-        a is b or (a is not None and b is not None and form_of(a) == form_of(b))
-        for a, b in zip(first.values(), second.values(), strict=True)
-    )
-
-
-def _weights(layer: torch.nn.Module) -> list[Tensor]:
-    """Parameters and buffers; one that two modules share is there twice."""
-    parameters = layer.named_parameters(remove_duplicate=False)
-    buffers = layer.named_buffers(remove_duplicate=False)
-    return [tensor for _, tensor in itertools.chain(parameters, buffers)]

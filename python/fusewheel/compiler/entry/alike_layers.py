@@ -1,0 +1,68 @@
+"""Whether two layers of a model compute the same of their inputs and weights.
+
+That is seen from their modules: classes, numbers and sizes. Only weights may differ.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusewheel._torch.modules import has_hooks
+from fusewheel.compiler.ir.equal_calls import form_of, sharing
+
+# Where a layer stands among the others: who repeats layers hands them what they need of that.
+_PLACE = "layer_idx"
+_TABLES = frozenset({"_parameters", "_buffers", "_modules"})
+_NUMBERS = (int, float, bool, str, type(None), torch.dtype, torch.Size, tuple, set, frozenset)
+
+
+def is_alike(first: torch.nn.Module, second: torch.nn.Module) -> bool:
+    """Whether two layers compute the same of their inputs and weights."""
+    pairs = itertools.zip_longest(first.named_modules(), second.named_modules())
+    return all(
+        a is not None and b is not None and a[0] == b[0] and _computes_alike(a[1], b[1])
+        for a, b in pairs
+    ) and sharing(weights_of(first)) == sharing(weights_of(second))
+
+
+def _computes_alike(first: torch.nn.Module, second: torch.nn.Module) -> bool:
+    own, other = vars(first), vars(second)
+    return (
+        type(first) is type(second)
+        and not has_hooks(first)
+        and not has_hooks(second)
+        and own.keys() == other.keys()
+        and all(
+            name == _PLACE or name in _TABLES or _is_same(value, other[name])
+            for name, value in own.items()
+            if name != "forward"
+        )
+        and _have_alike(first._parameters, second._parameters)
+        and _have_alike(first._buffers, second._buffers)
+    )
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    return a == b if isinstance(a, _NUMBERS) else isinstance(a, dict) and not a and not b
+
+
+def _have_alike(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    return first.keys() == second.keys() and all(
+        a is b or (a is not None and b is not None and form_of(a) == form_of(b))
+        for a, b in zip(first.values(), second.values(), strict=True)
+    )
+
+
+def weights_of(layer: torch.nn.Module) -> list[Tensor]:
+    """Parameters and buffers; one that two modules share is there twice."""
+    parameters = layer.named_parameters(remove_duplicate=False)
+    buffers = layer.named_buffers(remove_duplicate=False)
+    return [tensor for _, tensor in itertools.chain(parameters, buffers)]
