@@ -29,6 +29,14 @@ struct Name {
 
 constexpr char kMagic[] = "FUSEBIND";
 
+bool can_bind() {
+#if defined(__ELF__)
+  return torch_from_blob != nullptr;
+#else
+  return false;
+#endif
+}
+
 bool is_name(const void* bytes, size_t size) {
   return size == sizeof(Name) && std::memcmp(bytes, kMagic, sizeof(Name::magic)) == 0;
 }
@@ -133,7 +141,8 @@ Handle named_tensor(uint64_t number) {
   name.release();  // the tensor deletes it
   return Handle(made);
 #else
-  throw std::runtime_error("bind: needs torch 2.11 on Linux");
+  (void)number;
+  return {};
 #endif
 }
 
@@ -166,6 +175,9 @@ std::shared_ptr<const Bound> find_program(const Handle& tensor) {
 }
 
 Handle bind_program(const Handle& tensor, std::vector<Handle> weights) {
+  if (!can_bind()) {
+    throw std::runtime_error("bind: needs torch 2.11 or newer, on Linux");
+  }
   const auto found = find_program(tensor);
   if (!found->weights.empty()) {
     throw std::runtime_error("bind: program must hold no weights yet");
@@ -188,10 +200,4 @@ Handle bind_program(const Handle& tensor, std::vector<Handle> weights) {
 }  // namespace fusewheel::engine
 
 // Whether this torch lets a tensor hold more than its memory.
-FUSEWHEEL_EXPORT int fusewheel_can_bind() {
-#if defined(__ELF__)
-  return torch_from_blob != nullptr;
-#else
-  return 0;
-#endif
-}
+FUSEWHEEL_EXPORT int fusewheel_can_bind() { return fusewheel::engine::can_bind(); }

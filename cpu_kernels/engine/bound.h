@@ -1,8 +1,8 @@
 // Programs that hold their last inputs: the weights of a model, which are the same in every call.
 //
-// A list of a thousand tensors takes longer to hand over than a small model takes to use them. `bind`
-// keeps them, and returns a tensor that names the program and its weights to `run`. They live as long
-// as the memory of that tensor.
+// To hand over hundreds of tensors takes about a tenth of a small model's time for a token. `bind` keeps
+// them, and returns a tensor that names the program and its weights to `run`. They live as long as the
+// memory of that tensor.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,8 @@ from fusewheel.engine import bind, can_bind
 from torch import Tensor
 
 pytestmark = pytest.mark.skipif(
-    not can_bind(), reason="this torch lets no tensor hold others: it is older than 2.11"
+    not can_bind(),
+    reason="torch older than 2.11 lets no tensor hold others, so models hand all weights over",
 )
 PROGRAM = gated()
 

@@ -89,9 +89,9 @@ class DirectCalls:
         Returns:
             a function without arguments; None for a call that is Dynamo's.
         """
-        if args or torch.compiler.is_compiling() or not self._usable:
+        if torch.compiler.is_compiling() or not self._usable:
             return None
-        call = read_call(kwargs)
+        call = None if args else read_call(kwargs)
         if call is not None:
             try:
                 found = self._programs[call.kind]

@@ -102,7 +102,7 @@ def freeze(
 
 
 def _guards(model: torch.nn.Module) -> Callable[[Sequence[Any]], list[bool]]:
-    """Which guards are kept: those on modules that are not reached from the model itself too.
+    """Chooses the guards to keep: all but those on modules that are reached from the model itself.
 
     Behind a break of the graph, a layer may be compiled by itself. That code is tried for every
     other layer of its class, and only guards tell them apart.

@@ -85,10 +85,10 @@ def grown_strides(shape: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def grown_rows(arguments: Iterable[Any]) -> Iterator[Tensor]:
-    """The keys and values of the caches among the arguments of a call whose rows become more."""
+    """The keys and values of each `DynamicCache` among the arguments of a call."""
     caches = sys.modules.get("transformers.cache_utils")
     for value in arguments:
-        if caches is None or type(value) is not caches.DynamicCache:
+        if caches is None or not is_exactly(value, caches.DynamicCache):
             continue
         for layer in value.layers:
             if is_exactly(layer, caches.DynamicLayer) and layer.is_initialized:
