@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from compiler.graphs import captured
 from fusewheel.compiler.entry.dynamo import compile_graph
+from fusewheel.compiler.ir.pattern import Context
+from fusewheel.compiler.lower.engine import lower
 from fusewheel.compiler.match.report import Recorder
 from torch import Tensor
 
@@ -226,6 +229,27 @@ def test_values_that_are_known_already() -> None:
         return F.silu(x).cos() * torch.arange(4.0).cos().sin()
 
     compare(function, torch.randn(3, 4))
+
+
+def test_what_known_values_come_from_is_no_step() -> None:
+    """As the slopes of MPT: one of their operations is none that programs know."""
+
+    def function(x: Tensor) -> Tensor:
+        return F.silu(x).cos() * (1 / torch.pow(2, torch.arange(4).float() + 1))
+
+    engine = compare(function, torch.randn(3, 4))
+    run = engine.graphs[0].graph.find_nodes(
+        op="call_function", target=torch.ops.fusewheel.run.default
+    )
+    assert [len(node.meta["example_value"]) for node in run] == [1]
+
+
+def test_the_memory_of_results_is_known() -> None:
+    context = Context(captured(lambda x: x.sin().cos().t(), torch.randn(3, 4)).graph)
+    lower(context)
+    *_, run, result, turned, output = context.graph.nodes
+    assert run.target is torch.ops.fusewheel.run.default
+    assert context.effects.sharing(result) == [turned, output, run, result]
 
 
 def test_training_and_autocast_have_no_programs() -> None:

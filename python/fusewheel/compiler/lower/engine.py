@@ -9,6 +9,7 @@ import os
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -123,11 +124,12 @@ def _replace(
     last = list(region.steps)[-1]
     place = last
 
-    def add(node: Node) -> Node:
+    def add(node: Node, meta: Mapping[str, Any] = MappingProxyType({})) -> Node:
         nonlocal place
         place.append(node)
         place = node
-        context.add(node, last)
+        node.meta.update(meta)
+        context.add(node, last)  # which reads from `meta` what memory the node shares
         return node
 
     program = lowered.program.code
@@ -140,22 +142,24 @@ def _replace(
             number = torch.tensor(given, dtype=dtype_of_number(given))
             given = add(graph.get_attr(_attribute(module, "number", number)))
         inputs.append(given)
+    key = "example_value" if "example_value" in last.meta else "val"
+    results = [*lowered.outputs, *lowered.kept]
     run = add(
         graph.call_function(
             torch.ops.fusewheel.run.default, (code, inputs, lowered.program.outputs)
-        )
+        ),
+        {
+            "stack_trace": next(iter(region.steps)).meta.get("stack_trace"),
+            key: [node.meta.get(key) for node in results],
+        },
     )
-    run.meta["stack_trace"] = next(iter(region.steps)).meta.get("stack_trace")
-    key = "example_value" if "example_value" in last.meta else "val"
-    results = [*lowered.outputs, *lowered.kept]
-    run.meta[key] = [node.meta.get(key) for node in results]
-    items = [add(graph.call_function(operator.getitem, (run, i))) for i in range(len(results))]
-    for item, node in zip(items, results, strict=True):
-        item.meta.update(node.meta)
+    items = [
+        add(graph.call_function(operator.getitem, (run, i)), node.meta)
+        for i, node in enumerate(results)
+    ]
     found = dict(zip(lowered.outputs, items, strict=False))
     for node, second in zip(lowered.kept, items[len(lowered.outputs) :], strict=True):
-        found[node] = add(graph.call_function(keep, (found[node], second)))
-        found[node].meta.update(node.meta)
+        found[node] = add(graph.call_function(keep, (found[node], second)), node.meta)
     for node, item in found.items():
         node.replace_all_uses_with(item)
     _clean(context, region, place)

@@ -58,6 +58,7 @@ def execute(
     }
     constants = fold(context)
     steps["constants"] = len(constants)
+    steps["unused"] += drop_dead(context, keep=constants)  # what constants were computed from
     if lower is not None:
         lower(context, constants)
     steps["attentions of one query"] = decode(context)  # those outside of programs
