@@ -119,7 +119,7 @@ Choices choose() {
           flag(kAmx, has_amx) && has_amx && may_use_tiles(),
           flag(kBf16, is_amd()) && has_bf16,
           flag(kRowsInTurn, is_amd()),
-          flag(kFarRows, is_amd() && isa == IsaLevel::kV3),
+          flag(kFarRows, is_amd() && isa != IsaLevel::kBaseline),
           flag(kPrefetch, !is_amd()),
           flag(kSpreadRows, rows_collide),
           flag(kOwnFloat32, is_amd() && isa != IsaLevel::kBaseline),

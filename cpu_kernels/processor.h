@@ -27,11 +27,11 @@ struct Choices {
   // fastest. Intel's are faster with several rows side by side. With 0, attention_decode also reads a
   // cache at several places.
   bool rows_in_turn;
-  // FUSEWHEEL_CPU_FAR_ROWS=0 or 1: whether, at level v3, rows that lie far apart are read at once: of a
-  // float32 weight, and of 4-bit codes that meet one row of rounded activations. A row of a small model
-  // ends before the hardware's own prefetching has begun, which goes on from row to row along a stretch
-  // of memory. attention_decode then asks for lines of a float32 cache at several places in turn. Measured
-  // on an AMD processor; others were not tried.
+  // FUSEWHEEL_CPU_FAR_ROWS=0 or 1: whether, at levels v3 and v4, rows that lie far apart are read at once: of
+  // a float32 weight, at level v4 also of one of 16 bits, and at level v3 of 4-bit codes that meet one row of
+  // rounded activations. A row of a small model ends before the hardware's own prefetching has begun, which
+  // goes on from row to row along a stretch of memory. At level v3 attention_decode then asks for lines of a
+  // float32 cache at several places in turn. Measured on two AMD processors; others were not tried.
   bool far_rows;
   // FUSEWHEEL_CPU_PREFETCH=0 or 1: whether one row of activations asks for lines of several rows of a floating
   // weight ahead, and for more lines of stored blocks. AMD's hardware does so better by itself.

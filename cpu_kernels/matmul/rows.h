@@ -211,8 +211,8 @@ FUSEWHEEL_INLINE int64_t few_scratch(const MatmulArgs& args) {
 template <typename Finish>
 FUSEWHEEL_INLINE int64_t far_columns(const MatmulArgs& args, int64_t begin, int64_t end,
                                      const OneRow& one, Finish finish) {
-  constexpr int64_t lanes = kLanes<float>;
-  const int64_t apart = (end - begin) / (kFarStreams * lanes) * lanes;
+  // What is left is whole streams, so that no row of the weight is read by itself for it.
+  const int64_t apart = (end - begin) / (kFarStreams * kStreams) * kStreams;
   for (int64_t first = 0; first < apart; first += kUnit) {
     const int64_t columns = apart - first < kUnit ? apart - first : kUnit;
     float sums[kFarStreams][kUnit];

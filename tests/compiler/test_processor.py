@@ -18,7 +18,8 @@ AVX512, AMX, MAKER, MKL = (
     f"FUSEWHEEL_COMPILER_{name}" for name in ("AVX512", "AMX", "MAKER", "MKL")
 )
 ROWS = (1, 2, 4, 5, 15, 16, 63, 64, 511, 512)
-HALF, FLOAT32 = (torch.bfloat16, torch.float16), (torch.float32,)
+BRAIN, HALF, FLOAT32 = (torch.bfloat16,), (torch.float16,), (torch.float32,)
+BOTH = BRAIN + HALF
 
 Choose = Callable[..., None]
 
@@ -62,11 +63,14 @@ def layer(rows: int, dtype: torch.dtype, trained: bool) -> Report:
 # The table of docs/compiler.md: maker, AVX-512 and AMX, dtypes, and the rows that are replaced,
 # without a gradient and with one.
 TABLE = [
-    (INTEL, (False, False), HALF, lambda n: True, lambda n: True),
-    (AMD, (False, False), HALF, lambda n: True, lambda n: True),
-    (INTEL, (True, False), HALF, lambda n: False, lambda n: False),
-    (AMD, (True, False), HALF, lambda n: False, lambda n: False),
-    (INTEL, (True, True), HALF, lambda n: n <= 4, lambda n: False),
+    (INTEL, (False, False), BOTH, lambda n: True, lambda n: True),
+    (AMD, (False, False), BOTH, lambda n: True, lambda n: True),
+    (INTEL, (True, False), BRAIN, lambda n: False, lambda n: False),
+    (INTEL, (True, False), HALF, lambda n: True, lambda n: True),
+    (AMD, (True, False), BRAIN, lambda n: n <= 4, lambda n: False),
+    (AMD, (True, False), HALF, lambda n: True, lambda n: True),
+    (INTEL, (True, True), BOTH, lambda n: n <= 4, lambda n: False),
+    (AMD, (True, True), BOTH, lambda n: n <= 4, lambda n: False),
     (INTEL, (True, True), FLOAT32, lambda n: 2 <= n <= 4, lambda n: False),
     (AMD, (True, False), FLOAT32, lambda n: True, lambda n: n >= 16),
     (AMD, (False, False), FLOAT32, lambda n: n <= 4 or n >= 64, lambda n: n >= 512),

@@ -22,7 +22,6 @@ def main() -> None:
     torch.manual_seed(0)
     x, weight = torch.randn(64, 1000), torch.randn(64, 1000)
     show("ISA", fusewheel.rms_norm(x, weight[0].shape, weight[0], 1e-6))
-    show("ROWS_IN_TURN", fusewheel.linear(x[:1], weight.bfloat16()))
     # The same bits, whichever rows of the weight are read at once: 300 are no whole parts.
     show("ONE_ROW", fusewheel.linear(x[:1], torch.randn(300, 1000)))
     query, cache = torch.randn(1, 4, 1, 128), torch.randn(2, 1, 2, 500, 128)
@@ -30,6 +29,7 @@ def main() -> None:
     wide, other = torch.randn(40, 1024), torch.randn(600, 1024)
     show("SPREAD_ROWS", fusewheel.linear(wide, other))
     codes, scales = (weight * 40).to(torch.int8), weight[:, 0].exp()
+    show("ROWS_IN_TURN", fusewheel.linear_int8(x[:1], codes, scales))
     show("VNNI", fusewheel.linear_int8(x[:3], codes, scales, dynamic=True))
     show("INTEGERS", fusewheel.linear_int8(x, codes, scales, dynamic=True))
     blocks = torch.randint(0, 120, (64, 4, 34), dtype=torch.uint8)

@@ -120,7 +120,8 @@ DEFAULTS = {
     "amd, v4": (
         "v4",
         "amd",
-        {"VNNI": "1", "AMX": "1", "BF16": "1", "ROWS_IN_TURN": "1", "OWN_FLOAT32": "1"},
+        {"VNNI": "1", "AMX": "1", "BF16": "1", "OWN_FLOAT32": "1"}
+        | dict.fromkeys(("ROWS_IN_TURN", "FAR_ROWS"), "1"),
     ),
 }
 SWITCHES = (

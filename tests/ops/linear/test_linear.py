@@ -101,3 +101,19 @@ FUZZ = {
     "linear_backward_x": lambda d: any_backward_arguments(d)[::2],
     "linear_backward_weight": any_backward_arguments,
 }
+
+
+@pytest.mark.skipif(emulated(), reason="it is about the threads of the CPU kernels")
+@pytest.mark.parametrize("outputs", [129, 300, 1027])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_one_row_has_the_same_bits_for_any_number_of_threads(outputs, dtype):
+    x, weight = torch.randn(1, 507, dtype=dtype), torch.randn(outputs, 507, dtype=dtype)
+    threads = torch.get_num_threads()
+    try:
+        found = []
+        for count in (1, 2, 3, 7):
+            torch.set_num_threads(count)
+            found.append(fusewheel.linear(x, weight))
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(found[0], other) for other in found[1:])

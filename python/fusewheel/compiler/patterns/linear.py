@@ -14,7 +14,7 @@ from fusewheel.compiler.ir.pattern import Builder, Context, Match, Pattern, requ
 
 _HALF = frozenset({torch.bfloat16, torch.float16})
 # With up to this number of rows and no gradient, MKL is slower on processors of all makers. So is
-# PyTorch's product in half precision where there is AMX.
+# PyTorch's product of bfloat16 on AMD processors, and that of both half types where there is AMX.
 _FEW_ROWS = 4
 # On AMD processors, MKL is slower from this number of rows on, without and with a gradient. The key
 # says whether the processor has AVX-512, which MKL does not use there.
@@ -82,16 +82,24 @@ def _cost(match: Match) -> str | None:
         return "it is only faster than PyTorch's own on a CPU"
     if tensor.dtype == torch.float32:
         return _cost_in_float32(x)
-    if processor.has_amx() and _is_few_for_amx(match):
+    if _is_slow_in_half(match, tensor.dtype):
         return None
-    # With AVX-512, PyTorch's product in these dtypes is as fast as in float32, with AMX faster.
-    if processor.has_avx512():
-        return f"PyTorch's own {tensor.dtype} product is fast on this CPU"
-    return None
+    return f"PyTorch's own {tensor.dtype} product is fast on this CPU"
 
 
-def _is_few_for_amx(match: Match) -> bool:
-    """Whether tiles of many rows would be nearly empty, and the weight is worth a call."""
+def _is_slow_in_half(match: Match, dtype: torch.dtype) -> bool:
+    if not processor.has_avx512():
+        return True
+    if processor.has_amx():
+        return _is_few_for_a_large_weight(match)
+    # Only processors with AMX have instructions for float16.
+    return dtype == torch.float16 or (
+        processor.maker() == processor.AMD and _is_few_for_a_large_weight(match)
+    )
+
+
+def _is_few_for_a_large_weight(match: Match) -> bool:
+    """Whether there are few rows, no gradient, and a weight that is worth a call."""
     weight = tensor_of(match.inputs[1])
     few = _is_few(match.inputs[0]) and not requires_grad(match.roots[0])
     return few and weight is not None and _is_large(weight)
