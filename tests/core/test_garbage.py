@@ -31,3 +31,40 @@ def test_also_after_an_error(enabled: bool):
     with pytest.raises(ValueError, match="inside"), without_collections():
         raise ValueError("inside")
     assert gc.isenabled() == enabled
+
+
+@pytest.fixture
+def nothing_frozen():
+    """Pytest may have frozen what it imported."""
+    gc.unfreeze()
+    gc.collect()
+
+
+def _is_old(value: object) -> bool:
+    return any(value is old for old in gc.get_objects(generation=2))
+
+
+@pytest.mark.parametrize("stays", [True, False])
+@pytest.mark.usefixtures("nothing_frozen")
+def test_what_stays_is_old_at_once(stays: bool):
+    with without_collections(stays=stays):
+        made: list[object] = [[]]
+    assert _is_old(made) == stays
+
+
+@pytest.mark.usefixtures("nothing_frozen")
+def test_objects_have_their_age_while_the_user_collects_nothing(enabled: bool):
+    with without_collections(stays=True):
+        made: list[object] = [[]]
+    assert _is_old(made) == enabled
+
+
+def test_what_the_user_has_frozen_stays_frozen():
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        with without_collections(stays=True):
+            pass
+        assert gc.get_freeze_count() == frozen > 0
+    finally:
+        gc.unfreeze()

@@ -60,7 +60,7 @@ def load_gguf(
         ValueError: the file is damaged, or holds what is not supported; the message says what.
         OSError: the file cannot be read.
     """
-    with without_collections():
+    with without_collections(stays=True):
         return _loaded(GgufFile(path), dtype)
 
 
