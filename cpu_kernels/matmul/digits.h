@@ -12,6 +12,7 @@
 #pragma once
 
 #include "digit_row.h"
+#include "simd/prefetch.h"
 #include "streams.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
@@ -102,76 +103,91 @@ FUSEWHEEL_INLINE Vec<float> folded_products(const Bytes (&low)[4], const Bytes (
   return from_codes(start + add_pairs(fold_pieces(sums[0], sums[1], sums[2], sums[3])));
 }
 
-// out[r] = sum over blocks of scale * step * ((codes - middle) . digits)
-//                           + (zero + middle * scale) * sum
+// A sum over as many blocks of a row as there are lanes, of which `live` are there, from `block` on:
+//   scale * step * ((codes - middle) . digits) + (zero + middle * scale) * sum
 // The scale and the step each meet the products: multiplied by each other they may be too small for a normal
 // number.
+template <int planes, bool vnni, typename S, typename Live>
+FUSEWHEEL_INLINE Vec<float> add_blocks(const CodeRows<S>& row, const DigitRow& a, int64_t block,
+                                       Live live, Vec<float> total) {
+  constexpr int lanes = kLanes<float>;
+  constexpr bool folded = planes == 1 && !vnni;
+  const int8_t* digits = a.digits + block / kVectorBlocks * (2 * planes * kBytes);
+  const uint8_t* codes = row.codes + block * (kInt4Block / 2);
+  const Vec<float> scale = load(row.scales + block, live);
+  total += (load(row.zeros + block, live) + scale * float{kCodeMiddle}) * load(a.sums + block);
+  Bytes low[4] = {};
+  Bytes high[4] = {};
+#pragma GCC unroll 4
+  for (int v = 0; v < 4; ++v) {
+    const int64_t left = live - v * kVectorBlocks;
+    if (left > 0) {
+      const Bytes pair = load_bytes(codes + v * kBytes, left * (kInt4Block / 2));
+      low[v] = low_half(pair);
+      high[v] = high_half(pair);
+      if constexpr (!folded) {
+        const int64_t lane = block * kBlockLanes + v * lanes;
+        total += digit_products<planes, vnni>(low[v], high[v], digits + v * (2 * planes * kBytes),
+                                              a.start + lane) *
+                 load(a.steps + lane) * repeat_by_four(scale, v);
+      }
+    }
+  }
+  if constexpr (folded) {
+    const BlockLanes of_a = block_lanes(a, block);
+    total += folded_products(low, high, digits, of_a.start) * of_a.steps * by_pieces(scale);
+  }
+  return total;
+}
+
+// Calls chunk(block, live) for all blocks of a row, as many at a time as there are lanes.
+template <typename Chunk>
+FUSEWHEEL_INLINE void for_each_chunk(int64_t blocks, Chunk chunk) {
+  constexpr int lanes = kLanes<float>;
+  int64_t block = 0;
+  for (; block + lanes <= blocks; block += lanes) {
+    chunk(block, Constant<lanes>{});
+  }
+  if (block < blocks) {
+    chunk(block, blocks - block);
+  }
+}
+
+// `rows` rows of the weight times a, side by side or in turn: the sums of all blocks of each.
 template <int rows, int planes, bool vnni, typename S>
-__attribute__((noinline)) void dot_digits(const CodeRows<S>& weight, const DigitRow& a,
+__attribute__((noinline)) void dot_digits(const CodeRows<S>& weight, const DigitRow& a, bool in_turn,
                                           float* out) {
   constexpr int lanes = kLanes<float>;
   Vec<float> totals[rows] = {};
-  // As many blocks as there are lanes: one vector of scales serves four of codes.
-  const auto chunk = [&](int64_t block, auto live) {
-    constexpr bool folded = planes == 1 && !vnni;
-    [[maybe_unused]] const BlockLanes blocks = folded ? block_lanes(a, block) : BlockLanes{};
-    [[maybe_unused]] const float* steps = a.steps + block * kBlockLanes;
-    const Vec<float> sums = load(a.sums + block);
-    const int8_t* digits = a.digits + block / kVectorBlocks * (2 * planes * kBytes);
-    const uint8_t* codes = weight.codes + block * (kInt4Block / 2);
-    const int32_t* start = a.start + block * kBlockLanes;
-    const S* scales = weight.scales + block;
-    const S* zeros = weight.zeros + block;
+  if (in_turn || rows == 1) {
     for (int r = 0; r < rows; ++r) {
-      if constexpr (rows == 1) {
-        prefetch(codes + kBlocksAhead * (kInt4Block / 2), 0, lanes * (kInt4Block / 2));
-        if (block * sizeof(S) % 64 == 0) {
-          __builtin_prefetch(scales + kBlocksAhead);
-          __builtin_prefetch(zeros + kBlocksAhead);
+      const CodeRows<S> row = row_of(weight, r);
+      Vec<float> total = {};
+      for_each_chunk(weight.blocks, [&](int64_t block, auto live) FUSEWHEEL_INLINED {
+        prefetch(row.codes + (block + kBlocksAhead) * (kInt4Block / 2), 0, live * (kInt4Block / 2));
+        if (block * sizeof(S) % kLineBytes == 0) {
+          __builtin_prefetch(row.scales + block + kBlocksAhead);
+          __builtin_prefetch(row.zeros + block + kBlocksAhead);
         }
-      } else {
+        total = add_blocks<planes, vnni>(row, a, block, live, total);
+      });
+      totals[r] = total;
+    }
+  } else {
+    for_each_chunk(weight.blocks, [&](int64_t block, auto live) FUSEWHEEL_INLINED {
+      for (int r = 0; r < rows; ++r) {
+        const CodeRows<S> row = row_of(weight, r);
         // The next rows: no line twice, and never many at once, or all wait for one another.
-        prefetch(codes + rows * weight.stride, 0, lanes * (kInt4Block / 2));
+        prefetch(row.codes + block * (kInt4Block / 2) + rows * weight.stride, 0,
+                 lanes * (kInt4Block / 2));
         const int64_t ahead = rows * (weight.blocks + block) + r * lanes;
-        if (r * lanes * sizeof(S) % 64 == 0) {
+        if (r * lanes * sizeof(S) % kLineBytes == 0) {
           __builtin_prefetch(weight.scales + ahead);
           __builtin_prefetch(weight.zeros + ahead);
         }
+        totals[r] = add_blocks<planes, vnni>(row, a, block, live, totals[r]);
       }
-      const Vec<float> scale = load(scales, live);
-      Vec<float> total = totals[r] + (load(zeros, live) + scale * float{kCodeMiddle}) * sums;
-      Bytes low[4] = {};
-      Bytes high[4] = {};
-#pragma GCC unroll 4
-      for (int v = 0; v < 4; ++v) {
-        const int64_t left = live - v * kVectorBlocks;
-        if (left > 0) {
-          const Bytes pair = load_bytes(codes + v * kBytes, left * (kInt4Block / 2));
-          low[v] = low_half(pair);
-          high[v] = high_half(pair);
-          if constexpr (!folded) {
-            total += digit_products<planes, vnni>(low[v], high[v],
-                                                  digits + v * (2 * planes * kBytes),
-                                                  start + v * kLanes<float>) *
-                     load(steps + v * kLanes<float>) * repeat_by_four(scale, v);
-          }
-        }
-      }
-      if constexpr (folded) {
-        total += folded_products(low, high, digits, blocks.start) * blocks.steps * by_pieces(scale);
-      }
-      totals[r] = total;
-      codes += weight.stride;
-      scales += weight.blocks;
-      zeros += weight.blocks;
-    }
-  };
-  int64_t block = 0;
-  for (; block + lanes <= weight.blocks; block += lanes) {
-    chunk(block, Constant<lanes>{});
-  }
-  if (block < weight.blocks) {
-    chunk(block, weight.blocks - block);
+    });
   }
   if constexpr (rows == lanes) {
     store(out, sums_of<float>(totals));
@@ -183,31 +199,22 @@ __attribute__((noinline)) void dot_digits(const CodeRows<S>& weight, const Digit
 }
 
 template <int rows, bool vnni, typename S>
-FUSEWHEEL_INLINE void dot_planes(const CodeRows<S>& weight, const DigitRow& a, float* out) {
+FUSEWHEEL_INLINE void dot_planes(const CodeRows<S>& weight, const DigitRow& a, bool in_turn,
+                                 float* out) {
   switch (a.planes) {
-    case 1: return dot_digits<rows, 1, vnni>(weight, a, out);
-    case 2: return dot_digits<rows, 2, vnni>(weight, a, out);
-    default: return dot_digits<rows, 3, vnni>(weight, a, out);
-  }
-}
-
-template <int rows, typename S>
-FUSEWHEEL_INLINE void dot_side_by_side(const CodeRows<S>& weight, const DigitRow& a, float* out) {
-  if (choices().vnni) {
-    dot_planes<rows, true>(weight, a, out);
-  } else {
-    dot_planes<rows, false>(weight, a, out);
+    case 1: return dot_digits<rows, 1, vnni>(weight, a, in_turn, out);
+    case 2: return dot_digits<rows, 2, vnni>(weight, a, in_turn, out);
+    default: return dot_digits<rows, 3, vnni>(weight, a, in_turn, out);
   }
 }
 
 template <int rows, typename S>
 FUSEWHEEL_INLINE void dot_digits(const CodeRows<S>& weight, const DigitRow& a, bool in_turn,
                                  float* out) {
-  if (!in_turn) {
-    return dot_side_by_side<rows>(weight, a, out);
-  }
-  for (int r = 0; r < rows; ++r) {
-    dot_side_by_side<1>(row_of(weight, r), a, out + r);
+  if (choices().vnni) {
+    dot_planes<rows, true>(weight, a, in_turn, out);
+  } else {
+    dot_planes<rows, false>(weight, a, in_turn, out);
   }
 }
 
