@@ -140,6 +140,19 @@ def test_graph_break() -> None:
     assert "break" in str(report)
 
 
+def test_memory_traffic_is_only_estimated_for_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    estimate = "fusewheel.compiler.match.rewrite.traffic"
+    monkeypatch.setattr(estimate, lambda nodes: seen.append(nodes) or 0)
+    torch._dynamo.utils.counters.clear()
+    compiled = torch.compile(Net(), backend="fusewheel", options={"inner": "eager"})
+    compiled(torch.randn(2, 8))
+    assert torch._dynamo.utils.counters["fusewheel"] == {"silu_mul": 1}
+    assert not seen
+    fusewheel.explain(Net(), torch.randn(2, 8))
+    assert len(seen) == 2  # before and after
+
+
 def test_errors_of_the_model_are_raised() -> None:
     with pytest.raises(TypeError, match="missing"):
         fusewheel.explain(Net())

@@ -79,7 +79,7 @@ def backend(
     _compilations.watch()
     rest = dict(options or {})
     inner = rest.pop("inner", None)
-    recorder = Recorder(attentions=False)  # the counters do not show them
+    recorder = Recorder(counts_only=True)
     with working(f"fusewheel: compiling a graph of {len(gm.graph.nodes):,} nodes"):
         compiled = compile_graph(gm, example_inputs, recorder, inner, mode, rest)
     # Dynamo and Inductor count what they do in the same place.
@@ -108,7 +108,7 @@ def without_code(
     Raises:
         NeedsCode: if `inner` is None and generated code is estimated to be faster.
     """
-    recorder = Recorder(attentions=False)
+    recorder = Recorder(counts_only=True)
     compiled = compile_graph(gm, example_inputs, recorder, inner, weights=weights)
     counters()["fusewheel"].update(recorder.report().counts())
     return compiled

@@ -55,7 +55,7 @@ class Rewrite(_Pass):
             return
         # A graph that is compiled ahead of time has no backward, which its metadata does not say.
         with inference() if is_ahead_of_time() else contextlib.nullcontext():
-            report = rewrite(module, recorder=Recorder(attentions=False), inner="inductor")
+            report = rewrite(module, recorder=Recorder(counts_only=True), inner="inductor")
             counters()["fusewheel"].update(report.counts())
 
     def uuid(self) -> Any:

@@ -218,11 +218,13 @@ class Recorder:
     """Collects events while graphs are rewritten and makes a `Report` of them.
 
     Attributes:
-        attentions: whether calls of attention are noted, which means reading their masks.
+        counts_only: whether only `Report.counts` will be asked for. Then the bytes that a
+            replacement saves are not estimated, and calls of attention are not noted, which means
+            reading their masks.
         graphs: the number of graphs.
     """
 
-    attentions: bool = True
+    counts_only: bool = False
     _replaced: Counter[tuple[str, str, Line]] = field(default_factory=Counter)
     _saved: dict[tuple[str, str, Line], int | None] = field(default_factory=dict)
     _refused: Counter[tuple[str, Line, str]] = field(default_factory=Counter)

@@ -83,7 +83,7 @@ def rewrite(
             body.graph.lint()
             body.recompile()
         note_captured_experts(facts.graph, recorder)
-        if recorder.attentions:
+        if not recorder.counts_only:
             _note_attentions(facts, recorder)
     recorder.graphs += 1
     return recorder.report()
@@ -166,6 +166,7 @@ class _Pass:
         self._off = off
         self._pattern = pattern
         self._recorder = recorder
+        self._estimates = not recorder.counts_only or _log.isEnabledFor(logging.INFO)
 
     def run(self) -> bool:
         """Rewrite every match; whether there was one."""
@@ -198,7 +199,7 @@ class _Pass:
         check(self._context, self._pattern, match)
         require(not self._off, REASON)
         line = line_of(max(match.roots))
-        before = traffic(_dying(match))
+        before = traffic(_dying(match)) if self._estimates else None
         after = self._apply(match)
         saved = None if before is None or after is None else before - after
         self._recorder.replaced(self._pattern.name, self._pattern.operator, line, saved)
@@ -216,7 +217,7 @@ class _Pass:
         _log.debug("%s: %s kept: %s", line.source, self._pattern.name, reason)
 
     def _apply(self, match: Match) -> int | None:
-        """Emit the operator; returns the bytes that it moves."""
+        """Emit the operator; returns the bytes that it moves, None if nobody asks for them."""
         origin = max(match.roots)
         builder = Builder(self._context, match.place(), origin)
         try:
@@ -225,7 +226,7 @@ class _Pass:
             for node in builder.nodes:
                 reason = rules.loss(node, self._inner, self._pattern)
                 require(reason is None, str(reason))
-            moved = traffic(builder.nodes)
+            moved = traffic(builder.nodes) if self._estimates else None
             values = self._values(match.roots, results)
         except Exception:
             builder.discard()
