@@ -194,6 +194,31 @@ def test_sizes_of_what_a_program_computes() -> None:
     assert engine.programs() == [1]
 
 
+def test_a_view_of_an_input_as_large_as_what_a_program_computes() -> None:
+    """As the mask of the first GPT: that the length can be no other is seen behind it."""
+
+    def function(x: Tensor, mask: Tensor) -> Tensor:
+        y = F.silu(x).cos()
+        part = mask[: y.size(0)]
+        return (y * part).sin() + torch.cumsum(part, 0) + torch.ones(3, 4)
+
+    engine = compare(function, torch.randn(3, 4), torch.randn(8, 4), dynamic=True)
+    assert engine.programs() == [2]
+
+
+def test_a_view_of_a_result_as_large_as_an_input() -> None:
+    """As the keys of Bart: the size of the encoder's states is read behind the last product."""
+
+    def function(x: Tensor, states: Tensor) -> Tensor:
+        y = F.silu(x).cos()
+        return torch.cumsum(y.view(states.size(0), -1), 0)
+
+    gm = captured(function, torch.randn(3, 4), torch.randn(3))
+    lower(Context(gm.graph))
+    gm.graph.lint()
+    assert any(node.target is torch.ops.fusewheel.run.default for node in gm.graph.nodes)
+
+
 def test_any_size() -> None:
     def function(x: Tensor, past: Tensor) -> tuple[Tensor, ...]:
         both = torch.cat([past, x], 1)

@@ -171,9 +171,17 @@ def _clean(context: Context, region: Region, place: Node) -> None:
     for node in reversed([node for node in context.graph.nodes if node in members]):
         if not node.users:
             context.erase(node)
-    for node in reversed([node for node in context.graph.nodes if node in region.views]):
-        if region.root(node) in region:
-            place.append(node)
+    behind: dict[Node, None] = {}
+    for node in context.graph.nodes:
+        if node is place:
+            break  # what follows may read what stands between
+        # A view of what is outside may have the size of a result.
+        if node in region.views and (
+            region.root(node) in region or any(source in behind for source in node.all_input_nodes)
+        ):
+            behind[node] = None
+    for node in reversed(behind):
+        place.append(node)
 
 
 def _attribute(module: GraphModule, name: str, tensor: Tensor) -> str:
