@@ -23,8 +23,8 @@ constexpr int kVectorBlocks = kBytes / (kInt4Block / 2);
 // significant digit first: what meets the low halves of the codes, what meets the high halves.
 struct DigitRow {
   int8_t* digits;
-  float* steps;  // a block each where products of one plane are folded, else four times each; zeros up
-                 // to a whole vector
+  float* steps;  // a block each for one plane, whose products are folded, else four times each; zeros up to
+                 // a whole vector
   float* sums;   // of each block's elements, likewise up to a whole vector
   int32_t* start;  // of one lane's sum of products, four a block: what the codes' middle is too much
   int planes;
@@ -96,7 +96,7 @@ FUSEWHEEL_INLINE Vec<float> by_pieces(Vec<float> blocks) {
   return shuffle(blocks, order);
 }
 
-// One lane a block, in the order of fold_pieces, as products of one plane are added up without VNNI.
+// One lane a block, in the order of fold_pieces, as products of one plane are added up.
 FUSEWHEEL_INLINE void fold_start(int32_t* start) {
   Integers vectors[4];
   for (int i = 0; i < 4; ++i) {
@@ -146,11 +146,8 @@ FUSEWHEEL_INLINE void to_digits(const float* a, int64_t blocks, const DigitRow& 
       }
       write_start(pairs, row.start + (block + first) * kBlockLanes);
     }
-    const bool folded = row.planes == 1 && !choices().vnni;
-    if (folded) {
+    if (row.planes == 1) {
       fold_start(row.start + block * kBlockLanes);
-    }
-    if (folded) {
       store(row.steps + block, by_pieces(roundings.step));
     } else {
       for (int v = 0; v < 4; ++v) {

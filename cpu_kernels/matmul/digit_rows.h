@@ -8,61 +8,6 @@ namespace fusewheel::FUSEWHEEL_ISA {
 
 #if defined(__AVX2__)
 
-// What the sums of products of so many blocks as there are lanes meet, for `count` rows of a.
-template <int count, bool vnni>
-struct DigitLanes;
-
-// By VNNI four lanes have the sums of a block.
-template <int count>
-struct DigitLanes<count, true> {
-  Vec<float> steps[count][4];
-  Integers start[count][4];
-
-  FUSEWHEEL_INLINE DigitLanes(const DigitRow* a, int64_t block) {
-#pragma GCC unroll 4
-    for (int i = 0; i < count; ++i) {
-#pragma GCC unroll 4
-      for (int v = 0; v < 4; ++v) {
-        steps[i][v] = load(a[i].steps + block * kBlockLanes + v * kLanes<float>);
-        __builtin_memcpy(&start[i][v], a[i].start + block * kBlockLanes + v * kLanes<float>,
-                         sizeof(Integers));
-      }
-    }
-  }
-
-  // Adds the products of four vectors of codes with row i to `total`.
-  FUSEWHEEL_INLINE Vec<float> add(int i, const Bytes (&low)[4], const Bytes (&high)[4],
-                                  const int8_t* digits, Vec<float> scale, Vec<float> total) const {
-#pragma GCC unroll 4
-    for (int v = 0; v < 4; ++v) {
-      Integers products = start[i][v];
-      add_products(products, low[v], load_bytes(digits + 2 * v * kBytes));
-      add_products(products, high[v], load_bytes(digits + (2 * v + 1) * kBytes));
-      total += from_codes(products) * steps[i][v] * repeat_by_four(scale, v);
-    }
-    return total;
-  }
-};
-
-// Without it the sums fit 16 bits and are folded there, until one lane has a block's.
-template <int count>
-struct DigitLanes<count, false> {
-  BlockLanes rows[count];
-
-  FUSEWHEEL_INLINE DigitLanes(const DigitRow* a, int64_t block) {
-#pragma GCC unroll 4
-    for (int i = 0; i < count; ++i) {
-      rows[i] = block_lanes(a[i], block);
-    }
-  }
-
-  FUSEWHEEL_INLINE Vec<float> add(int i, const Bytes (&low)[4], const Bytes (&high)[4],
-                                  const int8_t* digits, Vec<float> scale, Vec<float> total) const {
-    return total + folded_products(low, high, digits, rows[i].start) * rows[i].steps *
-                       by_pieces(scale);
-  }
-};
-
 // `rows` rows of the weight times `count` rows of a: out[i * stride + r].
 template <int rows, int count, bool vnni>
 __attribute__((noinline)) void dot_digit_rows(const CodeRows<float>& weight, const DigitRow* a,
@@ -70,7 +15,11 @@ __attribute__((noinline)) void dot_digit_rows(const CodeRows<float>& weight, con
   constexpr int lanes = kLanes<float>;
   Vec<float> totals[rows][count] = {};
   const auto chunk = [&](int64_t block, auto live) {
-    const DigitLanes<count, vnni> digits(a, block);
+    BlockLanes of_a[count];
+#pragma GCC unroll 4
+    for (int i = 0; i < count; ++i) {
+      of_a[i] = block_lanes(a[i], block);
+    }
     const int64_t place = block / kVectorBlocks * (2 * kBytes);
     for (int r = 0; r < rows; ++r) {
       const uint8_t* codes = weight.codes + r * weight.stride + block * (kInt4Block / 2);
@@ -92,7 +41,9 @@ __attribute__((noinline)) void dot_digit_rows(const CodeRows<float>& weight, con
 #pragma GCC unroll 4
       for (int i = 0; i < count; ++i) {
         const Vec<float> total = totals[r][i] + middle * load(a[i].sums + block);
-        totals[r][i] = digits.add(i, low, high, a[i].digits + place, scale, total);
+        totals[r][i] =
+            total + folded_products<vnni>(low, high, a[i].digits + place, of_a[i].start) *
+                        of_a[i].steps * by_pieces(scale);
       }
     }
   };

@@ -11,6 +11,8 @@
 // cancel, the roundings would be left.
 #pragma once
 
+#include <type_traits>
+
 #include "digit_row.h"
 #include "simd/prefetch.h"
 #include "streams.h"
@@ -46,21 +48,21 @@ FUSEWHEEL_INLINE CodeRows<S> row_of(const CodeRows<S>& weight, int64_t row) {
           weight.blocks};
 }
 
-// One vector of codes, from their middle, times the digits of a.
+// One vector of codes, from their middle, times the digits of a, of which there are two or three.
 template <int planes, bool vnni>
 FUSEWHEEL_INLINE Vec<float> digit_products(Bytes low, Bytes high, const int8_t* digits,
                                            const int32_t* from) {
   Integers start;
   __builtin_memcpy(&start, from, sizeof(start));
   if constexpr (vnni) {
-    Integers whole = planes == 1 ? start : Integers{};
+    Integers whole = {};
 #pragma GCC unroll 3
     for (int p = 0; p < planes; ++p) {
       whole = p == 0 ? whole : whole << 8;
       add_products(whole, low, load_bytes(digits + 2 * p * kBytes));
       add_products(whole, high, load_bytes(digits + (2 * p + 1) * kBytes));
     }
-    return from_codes(planes == 1 ? whole : whole + start);
+    return from_codes(whole + start);
   }
   Shorts sums[planes];
 #pragma GCC unroll 3
@@ -68,10 +70,7 @@ FUSEWHEEL_INLINE Vec<float> digit_products(Bytes low, Bytes high, const int8_t* 
     sums[p] = multiply_pairs(low, load_bytes(digits + 2 * p * kBytes)) +
               multiply_pairs(high, load_bytes(digits + (2 * p + 1) * kBytes));
   }
-  Integers whole = add_pairs(sums[0], planes == 1 ? 1 : 256);
-  if constexpr (planes >= 2) {
-    whole += add_pairs(sums[1]);
-  }
+  Integers whole = add_pairs(sums[0], 256) + add_pairs(sums[1]);
   if constexpr (planes == 3) {
     whole = (whole << 8) + add_pairs(sums[2]);
   }
@@ -90,17 +89,29 @@ FUSEWHEEL_INLINE BlockLanes block_lanes(const DigitRow& a, int64_t block) {
   return {load(a.steps + block), start};
 }
 
-// The sums of products of so many blocks of codes with digits of one plane, a lane each: at most
-// 16 * 15 * 127 = 30480 before the last two are added, which fits 16 bits.
+// The sums of products of so many blocks of codes with digits of one plane, a lane each. Without VNNI they are
+// at most 16 * 15 * 127 = 30480 before the last two are added, which fits 16 bits.
+template <bool vnni>
 FUSEWHEEL_INLINE Vec<float> folded_products(const Bytes (&low)[4], const Bytes (&high)[4],
                                             const int8_t* digits, Integers start) {
-  Shorts sums[4];
+  std::conditional_t<vnni, Integers, Shorts> sums[4] = {};
 #pragma GCC unroll 4
   for (int v = 0; v < 4; ++v) {
-    sums[v] = multiply_pairs(low[v], load_bytes(digits + 2 * v * kBytes)) +
-              multiply_pairs(high[v], load_bytes(digits + (2 * v + 1) * kBytes));
+    const Bytes with_low = load_bytes(digits + 2 * v * kBytes);
+    const Bytes with_high = load_bytes(digits + (2 * v + 1) * kBytes);
+    if constexpr (vnni) {
+      add_products(sums[v], low[v], with_low);
+      add_products(sums[v], high[v], with_high);
+    } else {
+      sums[v] = multiply_pairs(low[v], with_low) + multiply_pairs(high[v], with_high);
+    }
   }
-  return from_codes(start + add_pairs(fold_pieces(sums[0], sums[1], sums[2], sums[3])));
+  const auto folded = fold_pieces(sums[0], sums[1], sums[2], sums[3]);
+  if constexpr (vnni) {
+    return from_codes(start + folded);
+  } else {
+    return from_codes(start + add_pairs(folded));
+  }
 }
 
 // A sum over as many blocks of a row as there are lanes, of which `live` are there, from `block` on:
@@ -111,7 +122,7 @@ template <int planes, bool vnni, typename S, typename Live>
 FUSEWHEEL_INLINE Vec<float> add_blocks(const CodeRows<S>& row, const DigitRow& a, int64_t block,
                                        Live live, Vec<float> total) {
   constexpr int lanes = kLanes<float>;
-  constexpr bool folded = planes == 1 && !vnni;
+  constexpr bool folded = planes == 1;
   const int8_t* digits = a.digits + block / kVectorBlocks * (2 * planes * kBytes);
   const uint8_t* codes = row.codes + block * (kInt4Block / 2);
   const Vec<float> scale = load(row.scales + block, live);
@@ -135,7 +146,7 @@ FUSEWHEEL_INLINE Vec<float> add_blocks(const CodeRows<S>& row, const DigitRow& a
   }
   if constexpr (folded) {
     const BlockLanes of_a = block_lanes(a, block);
-    total += folded_products(low, high, digits, of_a.start) * of_a.steps * by_pieces(scale);
+    total += folded_products<vnni>(low, high, digits, of_a.start) * of_a.steps * by_pieces(scale);
   }
   return total;
 }
