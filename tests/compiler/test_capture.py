@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from fusewheel._torch.fx import Fakes, storage_key
+from fusewheel._torch.fx import Fakes, quiet, storage_key
 from fusewheel.compiler.entry.capture import CannotCapture, Capture
+from fusewheel.compiler.ir.pattern import Context
 from torch import Tensor
 
 WEIGHT, OTHER = torch.randn(4, 4), torch.ones(4)
@@ -126,8 +127,20 @@ def test_refuses(function: Any, reason: str) -> None:
 
 def test_what_an_operator_raises_is_not_printed(caplog: pytest.LogCaptureFixture) -> None:
     fakes = Fakes()
-    for quiet in (True, False):
-        block = fakes.quiet() if quiet else contextlib.nullcontext()
+    for is_quiet in (True, False):
+        block = quiet() if is_quiet else contextlib.nullcontext()
         with fakes.mode, block, pytest.raises(RuntimeError):
             torch.baddbmm(torch.empty(9, 9, 9), torch.empty(2, 3, 4), torch.empty(2, 4, 6))
-        assert bool(caplog.records) != quiet
+        assert bool(caplog.records) != is_quiet
+
+
+def test_what_a_rewrite_tries_is_not_printed(caplog: pytest.LogCaptureFixture) -> None:
+    fakes = Fakes()
+    graph = torch.fx.Graph()
+    node = graph.placeholder("x")
+    with fakes.mode:
+        x, left, right = (torch.empty(3, *sizes) for sizes in ((9, 9), (3, 4), (4, 6)))
+    node.meta["example_value"] = x
+    with pytest.raises(RuntimeError):
+        Context(graph).compute(node, torch.baddbmm, (x, left, right), {})
+    assert not caplog.records

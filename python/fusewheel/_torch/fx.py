@@ -76,6 +76,16 @@ def copy_source(node: Node, to: Node) -> None:
         to._dynamo_source = node._dynamo_source
 
 
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """A block in which what operators raise on fake tensors is not printed."""
+    before, _log_of_fakes.disabled = _log_of_fakes.disabled, True
+    try:
+        yield
+    finally:
+        _log_of_fakes.disabled = before
+
+
 class Fakes:
     """Makes fake tensors and symbolic sizes that belong together.
 
@@ -113,15 +123,6 @@ class Fakes:
         What is kept of a call for this takes as long as the call: it pays if many are equal.
         """
         self.mode.cache_enabled = keep
-
-    @contextlib.contextmanager
-    def quiet(self) -> Iterator[None]:
-        """A block in which what operators raise is not printed."""
-        before, _log_of_fakes.disabled = _log_of_fakes.disabled, True
-        try:
-            yield
-        finally:
-            _log_of_fakes.disabled = before
 
     def copying(self) -> contextlib.AbstractContextManager[None]:
         """A block in which `again` may be called, but no operators."""

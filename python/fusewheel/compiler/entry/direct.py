@@ -23,6 +23,7 @@ from torch.fx import Graph, GraphModule
 
 from fusewheel._core.garbage import without_collections
 from fusewheel._core.progress import working
+from fusewheel._torch.fx import quiet
 from fusewheel._torch.modules import has_global_hooks, has_hooks
 from fusewheel.compiler.entry.caches import mark_rows
 from fusewheel.compiler.entry.capture import CannotCapture, Capture
@@ -128,7 +129,7 @@ class DirectCalls:
         before = Unchanged(model)
         try:
             fakes = capture.fakes
-            with torch.no_grad(), fakes.mode, fakes.quiet(), replaced(layers_once):
+            with torch.no_grad(), fakes.mode, quiet(), replaced(layers_once):
                 given = {**kwargs, **_fake_arguments(call, capture)}
                 with capture, replacing():
                     result = model._call_impl(**given)

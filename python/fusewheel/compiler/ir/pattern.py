@@ -23,6 +23,7 @@ import torch
 from torch.fx import Graph, Node
 
 from fusewheel._torch.autograd import saved_tensor_hooks_off
+from fusewheel._torch.fx import quiet
 from fusewheel._torch.overloads import OpOverload
 from fusewheel.compiler.ir.effects import Effects, Modes, modes_of
 from fusewheel.compiler.ir.equal_calls import EqualCalls
@@ -89,7 +90,9 @@ class Context:
         if "example_value" not in node.meta:
             # ATen metadata says nothing about gradients, see `requires_grad`.
             modes = replace(modes, grad=False)
-        with saved_tensor_hooks_off(), self._fake or contextlib.nullcontext(), modes.active():
+        fake = self._fake or contextlib.nullcontext()
+        # What an operator raises is a reason to leave something as it is.
+        with saved_tensor_hooks_off(), quiet(), fake, modes.active():
             yield
 
     def compute(
