@@ -14,7 +14,7 @@ __attribute__((noinline)) void dot_digit_rows(const CodeRows<float>& weight, con
                                               float* out, int64_t stride) {
   constexpr int lanes = kLanes<float>;
   Vec<float> totals[rows][count] = {};
-  const auto chunk = [&](int64_t block, auto live) {
+  for_each_chunk(weight.blocks, [&](int64_t block, auto live) FUSEWHEEL_INLINED {
     BlockLanes of_a[count];
 #pragma GCC unroll 4
     for (int i = 0; i < count; ++i) {
@@ -22,38 +22,20 @@ __attribute__((noinline)) void dot_digit_rows(const CodeRows<float>& weight, con
     }
     const int64_t place = block / kVectorBlocks * (2 * kBytes);
     for (int r = 0; r < rows; ++r) {
-      const uint8_t* codes = weight.codes + r * weight.stride + block * (kInt4Block / 2);
-      prefetch(codes + rows * weight.stride, 0, lanes * (kInt4Block / 2));
-      const Vec<float> scale = load(weight.scales + r * weight.blocks + block, live);
-      const Vec<float> zero = load(weight.zeros + r * weight.blocks + block, live);
-      const Vec<float> middle = zero + scale * float{kCodeMiddle};
-      Bytes low[4] = {};
-      Bytes high[4] = {};
-#pragma GCC unroll 4
-      for (int v = 0; v < 4; ++v) {
-        const int64_t left = live - v * kVectorBlocks;
-        if (left > 0) {
-          const Bytes pair = load_bytes(codes + v * kBytes, left * (kInt4Block / 2));
-          low[v] = low_half(pair);
-          high[v] = high_half(pair);
-        }
-      }
+      const CodeRows<float> row = row_of(weight, r);
+      const uint8_t* from = row.codes + block * (kInt4Block / 2);
+      prefetch(from + rows * weight.stride, 0, lanes * (kInt4Block / 2));
+      const Vec<float> scale = load(row.scales + block, live);
+      const Vec<float> middle = load(row.zeros + block, live) + scale * float{kCodeMiddle};
+      const Halves codes(from, live);
 #pragma GCC unroll 4
       for (int i = 0; i < count; ++i) {
         const Vec<float> total = totals[r][i] + middle * load(a[i].sums + block);
-        totals[r][i] =
-            total + folded_products<vnni>(low, high, a[i].digits + place, of_a[i].start) *
-                        of_a[i].steps * by_pieces(scale);
+        totals[r][i] = total + folded_products<vnni>(codes, a[i].digits + place, of_a[i].start) *
+                                   of_a[i].steps * by_pieces(scale);
       }
     }
-  };
-  int64_t block = 0;
-  for (; block + lanes <= weight.blocks; block += lanes) {
-    chunk(block, Constant<lanes>{});
-  }
-  if (block < weight.blocks) {
-    chunk(block, weight.blocks - block);
-  }
+  });
   // The lanes of as many vectors as there are lanes are added up together.
   constexpr int vectors = (rows * count + lanes - 1) / lanes * lanes;
   Vec<float> flat[vectors] = {};

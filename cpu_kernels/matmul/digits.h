@@ -89,21 +89,40 @@ FUSEWHEEL_INLINE BlockLanes block_lanes(const DigitRow& a, int64_t block) {
   return {load(a.steps + block), start};
 }
 
+// The halves of the codes of as many blocks as there are lanes; zeros where fewer than these are there.
+struct Halves {
+  Bytes low[4] = {};
+  Bytes high[4] = {};
+
+  template <typename Live>
+  FUSEWHEEL_INLINE Halves(const uint8_t* codes, Live live) {
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) {
+      const int64_t left = live - v * kVectorBlocks;
+      if (left > 0) {
+        const Bytes pair = load_bytes(codes + v * kBytes, left * (kInt4Block / 2));
+        low[v] = low_half(pair);
+        high[v] = high_half(pair);
+      }
+    }
+  }
+};
+
 // The sums of products of so many blocks of codes with digits of one plane, a lane each. Without VNNI they are
 // at most 16 * 15 * 127 = 30480 before the last two are added, which fits 16 bits.
 template <bool vnni>
-FUSEWHEEL_INLINE Vec<float> folded_products(const Bytes (&low)[4], const Bytes (&high)[4],
-                                            const int8_t* digits, Integers start) {
+FUSEWHEEL_INLINE Vec<float> folded_products(const Halves& codes, const int8_t* digits,
+                                            Integers start) {
   std::conditional_t<vnni, Integers, Shorts> sums[4] = {};
 #pragma GCC unroll 4
   for (int v = 0; v < 4; ++v) {
     const Bytes with_low = load_bytes(digits + 2 * v * kBytes);
     const Bytes with_high = load_bytes(digits + (2 * v + 1) * kBytes);
     if constexpr (vnni) {
-      add_products(sums[v], low[v], with_low);
-      add_products(sums[v], high[v], with_high);
+      add_products(sums[v], codes.low[v], with_low);
+      add_products(sums[v], codes.high[v], with_high);
     } else {
-      sums[v] = multiply_pairs(low[v], with_low) + multiply_pairs(high[v], with_high);
+      sums[v] = multiply_pairs(codes.low[v], with_low) + multiply_pairs(codes.high[v], with_high);
     }
   }
   const auto folded = fold_pieces(sums[0], sums[1], sums[2], sums[3]);
@@ -121,32 +140,20 @@ FUSEWHEEL_INLINE Vec<float> folded_products(const Bytes (&low)[4], const Bytes (
 template <int planes, bool vnni, typename S, typename Live>
 FUSEWHEEL_INLINE Vec<float> add_blocks(const CodeRows<S>& row, const DigitRow& a, int64_t block,
                                        Live live, Vec<float> total) {
-  constexpr int lanes = kLanes<float>;
-  constexpr bool folded = planes == 1;
   const int8_t* digits = a.digits + block / kVectorBlocks * (2 * planes * kBytes);
-  const uint8_t* codes = row.codes + block * (kInt4Block / 2);
+  const Halves codes(row.codes + block * (kInt4Block / 2), live);
   const Vec<float> scale = load(row.scales + block, live);
   total += (load(row.zeros + block, live) + scale * float{kCodeMiddle}) * load(a.sums + block);
-  Bytes low[4] = {};
-  Bytes high[4] = {};
-#pragma GCC unroll 4
-  for (int v = 0; v < 4; ++v) {
-    const int64_t left = live - v * kVectorBlocks;
-    if (left > 0) {
-      const Bytes pair = load_bytes(codes + v * kBytes, left * (kInt4Block / 2));
-      low[v] = low_half(pair);
-      high[v] = high_half(pair);
-      if constexpr (!folded) {
-        const int64_t lane = block * kBlockLanes + v * lanes;
-        total += digit_products<planes, vnni>(low[v], high[v], digits + v * (2 * planes * kBytes),
-                                              a.start + lane) *
-                 load(a.steps + lane) * repeat_by_four(scale, v);
-      }
-    }
-  }
-  if constexpr (folded) {
+  if constexpr (planes == 1) {
     const BlockLanes of_a = block_lanes(a, block);
-    total += folded_products<vnni>(low, high, digits, of_a.start) * of_a.steps * by_pieces(scale);
+    return total + folded_products<vnni>(codes, digits, of_a.start) * of_a.steps * by_pieces(scale);
+  }
+#pragma GCC unroll 4
+  for (int v = 0; v < 4 && v * kVectorBlocks < live; ++v) {
+    const int64_t lane = block * kBlockLanes + v * kLanes<float>;
+    total += digit_products<planes, vnni>(codes.low[v], codes.high[v],
+                                          digits + v * (2 * planes * kBytes), a.start + lane) *
+             load(a.steps + lane) * repeat_by_four(scale, v);
   }
   return total;
 }

@@ -162,8 +162,8 @@ FUSEWHEEL_INLINE bool prepare_one_row([[maybe_unused]] const MatmulArgs& args,
 #endif
 }
 
-// Rows of the weight that are read at once where these lie far apart. On a Zen 4 eight were faster than four,
-// by a tenth; at level v3 only four were tried.
+// Rows of the weight that are read at once where these lie far apart. On a Zen 4 at level v4 eight were faster
+// than four; at level v3 only four were tried.
 constexpr int kFarStreams = kBytes == 64 ? 8 : 4;
 
 // Whether a thread reads rows of the weight that lie far apart, each of them the start of a part of its
@@ -174,7 +174,7 @@ FUSEWHEEL_INLINE bool reads_far_rows(const LinearWeight& weight, [[maybe_unused]
     return takes_fours(weight, one.digits[0]);
   }
 #endif
-  return choices().far_rows && weight.kind == WeightKind::kFloating &&
+  return kBytes >= 32 && choices().far_rows && weight.kind == WeightKind::kFloating &&
          (kBytes == 64 || weight.dtype == Dtype::kFloat32);
 }
 

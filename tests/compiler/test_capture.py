@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -132,6 +134,16 @@ def test_what_an_operator_raises_is_not_printed(caplog: pytest.LogCaptureFixture
         with fakes.mode, block, pytest.raises(RuntimeError):
             torch.baddbmm(torch.empty(9, 9, 9), torch.empty(2, 3, 4), torch.empty(2, 4, 6))
         assert bool(caplog.records) != is_quiet
+
+
+def test_other_threads_go_on_printing(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    with quiet():
+        thread = threading.Thread(target=log.error, args=("of another thread",))
+        thread.start()
+        thread.join()
+        log.error("of this thread")
+    assert [record.message for record in caplog.records] == ["of another thread"]
 
 
 def test_what_a_rewrite_tries_is_not_printed(caplog: pytest.LogCaptureFixture) -> None:

@@ -58,7 +58,7 @@ def test_each_switch_changes_the_bits(level: str):
         expected |= {"VNNI"} if level == "v3" else {"VNNI", "INTEGERS"}
     changed = {name for name in off if off[name] != on[name]}
     assert changed - LINEAR - {"FAR_ROWS"} == expected
-    assert level != "v3" or "FAR_ROWS" in changed  # at other levels it is ignored
+    assert level != "v3" or "FAR_ROWS" in changed  # attention_decode at other levels ignores it
     # Where ATen has no instructions for half types, it may sum in the same order.
     assert level < there()[-1] or changed & LINEAR
 

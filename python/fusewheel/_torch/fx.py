@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import inspect
 import logging
@@ -19,6 +20,8 @@ from fusewheel._torch.find import find
 
 # It prints what an operator raises on fake tensors, although the caller sees that too.
 _log_of_fakes = logging.getLogger("torch._subclasses.fake_tensor")
+_is_quiet = contextvars.ContextVar("_is_quiet", default=False)
+_log_of_fakes.addFilter(lambda _: not _is_quiet.get())
 
 
 def is_erased(node: Node) -> bool:
@@ -78,12 +81,12 @@ def copy_source(node: Node, to: Node) -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """A block in which what operators raise on fake tensors is not printed."""
-    before, _log_of_fakes.disabled = _log_of_fakes.disabled, True
+    """A block in which what operators raise on fake tensors is not printed, in this thread."""
+    before = _is_quiet.set(True)
     try:
         yield
     finally:
-        _log_of_fakes.disabled = before
+        _is_quiet.reset(before)
 
 
 class Fakes:

@@ -92,7 +92,7 @@ def _is_slow_in_half(match: Match, dtype: torch.dtype) -> bool:
         return True
     if processor.has_amx():
         return _is_few_for_a_large_weight(match)
-    # Only processors with AMX have instructions for float16.
+    # Processors without AMX have no instructions for float16.
     return dtype == torch.float16 or (
         processor.maker() == processor.AMD and _is_few_for_a_large_weight(match)
     )
