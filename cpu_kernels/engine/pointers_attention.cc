@@ -9,7 +9,6 @@
 #include "call.h"
 #include "dtypes.h"
 #include "pointers.h"
-#include "steps.h"
 
 namespace fusewheel::engine {
 
@@ -95,8 +94,7 @@ bool attention_with_pointers(Call& call, const Step& step) {
   if (!find_dtype(number, dtype) || !same_dtype(call, step, 3, number) || !has_heads(q) ||
       !has_heads(k) || !has_heads(v) || q.sizes[2] != 1 || q.sizes[0] != k.sizes[0] ||
       q.sizes[3] != k.sizes[3] || q.sizes[1] % k.sizes[1] != 0 ||
-      !std::equal(v.sizes, v.sizes + 3, k.sizes) ||
-      !reads_faster(number, q.sizes, k.sizes)) {
+      !std::equal(v.sizes, v.sizes + 3, k.sizes)) {
     return false;
   }
   const Layout out = call.layout_of(step.results[0]);

@@ -1,6 +1,5 @@
 #include "steps.h"
 
-#include <fusewheel/attention/attention_decode_args.h>
 #include <fusewheel/kernel.h>
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
 
@@ -54,20 +53,6 @@ Handle lengths_of(const int64_t* k) {
 
 }  // namespace
 
-// Measured: fusewheel's kernel reads keys and values once for all heads that share them, and has as
-// many tasks as there are groups of heads and parts of the keys. PyTorch's takes five times as long in
-// float16.
-bool reads_faster(int32_t dtype, const int64_t* q, const int64_t* k) {
-  constexpr int64_t kFewestKeys = 64;
-  uint32_t threads = 1;
-  if (dtype == aoti_torch_dtype_float16()) {
-    return true;
-  }
-  check(torch_get_num_threads(&threads), "the number of threads");
-  const int64_t parts = (k[2] + kDecodePart - 1) / kDecodePart;
-  return q[1] > k[1] && k[2] >= kFewestKeys && k[0] * k[1] * parts >= threads;
-}
-
 void add_step(StableIValue* stack, uint64_t, uint64_t) {
   const Handle a(to<AtenTensorHandle>(stack[0]));
   const Handle b(to<AtenTensorHandle>(stack[1]));
@@ -103,9 +88,7 @@ void attention_step(StableIValue* stack, uint64_t, uint64_t) {
   sizes_of(v);
   const StableIValue none = pack(std::nullopt);
   StableIValue given[11];
-  int32_t dtype = 0;
-  check(aoti_torch_get_dtype(q.get(), &dtype), "reading a dtype");
-  if (query[2] == 1 && reads_faster(dtype, query, key)) {
+  if (query[2] == 1 && key[2] > 0) {
     const double factor = scale.value_or(1 / std::sqrt(static_cast<double>(query[3])));
     Handle lengths = lengths_of(key);
     const StableIValue arguments[] = {

@@ -12,10 +12,7 @@ void add_step(StableIValue* stack, uint64_t, uint64_t);
 void addmm_step(StableIValue* stack, uint64_t, uint64_t);
 
 // (Tensor q, Tensor k, Tensor v, float? scale) -> Tensor: attention of one query of each head to all
-// keys, by whichever of fusewheel's and PyTorch's kernels is faster for the sizes that came.
+// keys, as `attention_decode` computes it. PyTorch's serves other numbers of queries, and no keys.
 void attention_step(StableIValue* stack, uint64_t, uint64_t);
-
-// Whether fusewheel's kernel is the faster one, for the sizes of queries and of keys.
-bool reads_faster(int32_t dtype, const int64_t* q, const int64_t* k);
 
 }  // namespace fusewheel::engine

@@ -1,4 +1,4 @@
-"""Attention of one query, with `inner="none"`: by the kernel that the engine chooses."""
+"""Attention of one query, with `inner="none"`: by the kernel of `attention_decode`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 import torch
 from compiler.test_caches import OPTIONS, build
 from compiler.test_models import tokens
+from fusewheel import attention_decode
 from fusewheel.engine.attention import attend
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -52,7 +53,6 @@ def test_what_follows(compare: Any) -> None:
 
 STAY = {
     "several queries": (attention, inputs(queries=2)),
-    "a head of keys for each": (attention, inputs(heads=2)),
     "float64": (attention, inputs(torch.float64)),
     "a mask": (
         lambda q, k, v: attention(q, k, v, attn_mask=torch.ones(1, 200, dtype=torch.bool)),
@@ -101,12 +101,20 @@ def test_forward_mode() -> None:
         torch.testing.assert_close(found.tangent, torch.ones_like(found.primal))
 
 
-@pytest.mark.parametrize("keys", [5, 63, 70])
-def test_the_number_of_keys_decides_in_each_call(keys: int) -> None:
-    """PyTorch's kernel for few keys; the same function for all."""
-    torch.manual_seed(0)
-    q, k, v = inputs(keys=keys)
-    own = attend(q, k, v, 0.3)
-    torchs = attention(q, k, v, scale=0.3)
-    assert own.shape == torchs.shape
-    assert torch.equal(own, torchs) == (keys < 64)
+@pytest.mark.parametrize("heads", [2, 6])
+@pytest.mark.parametrize("keys", [1, 5, 64])
+def test_few_keys(compare: Any, heads: int, keys: int) -> None:
+    """Also where each head has keys of its own."""
+    assert count(compare, attention, *inputs(heads=heads, keys=keys)) == 1
+
+
+def test_no_keys() -> None:
+    q, k, v = inputs(keys=0)
+    assert torch.equal(attend(q, k, v), attention(q, k, v))
+
+
+def test_the_kernel() -> None:
+    """Its bits are those of the public function, also for a few keys."""
+    q, k, v = inputs(keys=5)
+    lengths = torch.full((2,), 5)
+    assert torch.equal(attend(q, k, v, 0.3), attention_decode(q, k, v, lengths, scale=0.3))

@@ -21,10 +21,7 @@ def can_attend() -> bool:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor:
-    """PyTorch's attention without a mask, by the kernel that is faster for these sizes.
-
-    That is the one of `fusewheel.attention_decode` for float16, and where several heads share keys
-    and values, if there are 64 keys or more and work for all threads; elsewhere it is PyTorch's.
+    """PyTorch's attention of one query without a mask, by `fusewheel.attention_decode`'s kernel.
 
     Args:
         q: ``[B, Hq, 1, D]``, on the CPU.

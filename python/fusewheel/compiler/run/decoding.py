@@ -1,7 +1,4 @@
-"""Attention of one query to all keys of a cache, by the kernel that is faster.
-
-PyTorch's attention reads the keys and values of a group of heads once for each head of the group.
-"""
+"""Attention of one query to all keys of a cache, by the kernel of `fusewheel.attention_decode`."""
 
 from __future__ import annotations
 
@@ -9,14 +6,14 @@ import torch
 from torch.fx import Node
 
 from fusewheel.compiler.ir.canonical import View, view
-from fusewheel.compiler.ir.metadata import requires_grad, same_size, shape_of, tensor_of
+from fusewheel.compiler.ir.metadata import requires_grad, tensor_of
 from fusewheel.compiler.ir.pattern import Context
 from fusewheel.compiler.ir.queries import is_of_one_query
 from fusewheel.engine.attention import attend, can_attend
 
 
 def decode(context: Context) -> int:
-    """Let calls of PyTorch's attention with one query become `attend`, where that may be faster.
+    """Let calls of PyTorch's attention with one query become `attend`.
 
     Returns:
         the number of calls.
@@ -24,7 +21,7 @@ def decode(context: Context) -> int:
     count = 0
     for node in context.graph.nodes:
         found = view(node)
-        if found is None or found.op != "attention" or not _may_be_faster(context, node, found):
+        if found is None or found.op != "attention" or not _can_replace(context, node, found):
             continue
         node.op, node.target = "call_function", attend
         node.args, node.kwargs = (*found.args[:3], found.attrs["scale"]), {}
@@ -32,7 +29,7 @@ def decode(context: Context) -> int:
     return count
 
 
-def _may_be_faster(context: Context, node: Node, found: View) -> bool:
+def _can_replace(context: Context, node: Node, found: View) -> bool:
     modes = context.modes[node]
     if not is_of_one_query(found) or requires_grad(node) or modes.autocast or modes.functorch:
         return False
@@ -41,7 +38,4 @@ def _may_be_faster(context: Context, node: Node, found: View) -> bool:
     tensors = [tensor_of(argument) for argument in (*found.args[:3], node)]
     if any(t is None or t.device.type != "cpu" for t in tensors):
         return False
-    dtypes = {t.dtype for t in tensors if t is not None}
-    heads, own = ((shape_of(argument) or ())[1] for argument in found.args[:2])
-    shared = bool(found.attrs["enable_gqa"]) and not same_size(heads, own)
-    return dtypes == {torch.float16} or (len(dtypes) == 1 and shared)
+    return len({t.dtype for t in tensors if t is not None}) == 1
