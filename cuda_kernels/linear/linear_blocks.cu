@@ -1,38 +1,65 @@
 // Decodes a weight that is stored in blocks. Products with it are ATen's, a panel at a time.
 
 #include "args.h"
+#include "block_stage.h"
 #include "common/divide.h"
-#include "common/launch.h"
-
-#define FUSEWHEEL_DECODER __device__ inline
-#include <fusewheel/linear/block_decode.h>
 
 namespace fusewheel {
 namespace {
 
-constexpr int kDecodeThreads = 256;
+constexpr int kDecodeWarps = 8;  // of a block
 
-// A part of a block a thread.
-template <typename A, typename Decoder>
-__global__ void __launch_bounds__(kDecodeThreads)
-    decode_blocks(const __grid_constant__ LinearWeight weight, const Panel panel, Divisor parts,
-                  int64_t items) {
-  const int64_t threads = static_cast<int64_t>(gridDim.x) * kDecodeThreads;
-  for (int64_t item = static_cast<int64_t>(blockIdx.x) * kDecodeThreads + threadIdx.x;
-       item < items; item += threads) {
-    const int64_t row = parts.divide(item);
-    const int64_t k = (item - row * parts.divisor) * kBlockPart;
-    const int64_t stored = panel.column + k;
-    const auto* block = static_cast<const uint8_t*>(weight.data) +
-                        (panel.row + row) * weight.stride +
-                        stored / Decoder::kWeights * Decoder::kBytes;
-    float values[kBlockPart];
-    Decoder::decode(block, static_cast<int>(stored % Decoder::kWeights / kBlockPart), values);
-    A* to = static_cast<A*>(panel.to) + row * panel.columns + k;
-#pragma unroll
-    for (int i = 0; i < kBlockPart; ++i) {
-      to[i] = values[i];
+// Where the rows of a panel lie, and what they become.
+struct BlockPanel {
+  StoredBytes stored;
+  const uint8_t* rows;
+  int64_t stride;  // in bytes
+  int64_t first;   // part of a row
+  int64_t parts;   // of a row
+  int64_t count;   // of rows
+  void* to;
+
+  template <typename Decoder>
+  BlockPanel(Decoder, const LinearWeight& weight, const Panel& panel)
+      : rows(static_cast<const uint8_t*>(weight.data) + panel.row * weight.stride),
+        stride(weight.stride),
+        first(panel.column / kBlockPart),
+        parts(panel.columns / kBlockPart),
+        count(panel.rows),
+        to(panel.to) {
+    const int64_t bytes = weight.columns / Decoder::kWeights * Decoder::kBytes;
+    const auto* begin = static_cast<const uint8_t*>(weight.data);
+    stored = {begin, begin + (weight.rows - 1) * stride + bytes};
+    if (stride == bytes && panel.columns == weight.columns) {
+      parts *= count;
+      count = 1;
     }
+  }
+};
+
+// A warp decodes a run of parts. A lane has as many weights at a time as it writes at once.
+template <typename A, typename Decoder>
+__global__ void __launch_bounds__(kWarp* kDecodeWarps, 4)  // half of the warps there can be
+    decode_blocks(const __grid_constant__ BlockPanel panel, Divisor runs, int64_t items) {
+  using Stage = BlockStage<Decoder>;
+  constexpr int N = kLanes<A>;
+  __shared__ Stage stages[kDecodeWarps];
+  const int64_t warps = static_cast<int64_t>(gridDim.x) * kDecodeWarps;
+  for (int64_t item = static_cast<int64_t>(blockIdx.x) * kDecodeWarps + threadIdx.y; item < items;
+       item += warps) {
+    const int64_t row = runs.divide(item);
+    const int64_t begin = (item - row * runs.divisor) * Stage::kRun;
+    const auto run = stages[threadIdx.y].fill(panel.stored, panel.rows + row * panel.stride,
+                                              panel.first + begin, panel.parts - begin);
+    A* to = static_cast<A*>(panel.to) + (row * panel.parts + begin) * kBlockPart;
+    run.template for_own<N>([&](int i, const float(&weights)[N]) {
+      A values[N];
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        values[j] = weights[j];
+      }
+      store(to + i, values);
+    });
   }
 }
 
@@ -40,17 +67,17 @@ __global__ void __launch_bounds__(kDecodeThreads)
 
 void linear_blocks_dequantise_launch(const LinearWeight& weight, const Panel& panel,
                                      Stream stream) {
-  const int64_t parts = panel.columns / kBlockPart;
-  const int64_t items = panel.rows * parts;
-  if (items == 0) {
+  if (panel.rows == 0 || panel.columns == 0) {
     return;
   }
   for_block_kind(weight.blocks.kind, [&](auto decoder) {
     using Decoder = decltype(decoder);
+    const BlockPanel own(decoder, weight, panel);
+    const int64_t runs = (own.parts + BlockStage<Decoder>::kRun - 1) / BlockStage<Decoder>::kRun;
+    const int64_t items = own.count * runs;
     const auto run = [&](auto zero) {
-      launch("linear_blocks", decode_blocks<decltype(zero), Decoder>,
-             blocks_for(items, kDecodeThreads), kDecodeThreads, 0, stream, weight, panel,
-             Divisor(parts), items);
+      launch("linear_blocks", decode_blocks<decltype(zero), Decoder>, blocks_for(items, kDecodeWarps),
+             dim3(kWarp, kDecodeWarps), 0, stream, own, Divisor(runs), items);
     };
     if (panel.dtype == Dtype::kFloat64) {
       run(double{});

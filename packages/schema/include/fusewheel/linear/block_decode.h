@@ -70,9 +70,14 @@ FUSEWHEEL_DECODER int scale_of_q3(const uint8_t* b, int s) {
   return (low | (b[8 + s % 4] >> (2 * (s / 4)) & 3) << 4) - 32;
 }
 
-// The code of element `i` of 32: the low half of byte i, or the high half of byte i - 16.
-FUSEWHEEL_DECODER int nibble(const uint8_t* codes, int i) {
-  return i < 16 ? codes[i] & 15 : codes[i - 16] >> 4;
+// The code of element `first` + `i` of 32: the low half of a byte, or the high half of the one 16 before.
+template <int N>
+FUSEWHEEL_DECODER int nibble(const uint8_t* codes, int first, int i) {
+  if constexpr (N > 16) {
+    return first + i < 16 ? codes[first + i] & 15 : codes[first + i - 16] >> 4;
+  } else {
+    return codes[first % 16 + i] >> (first / 16 * 4) & 15;
+  }
 }
 
 // The numbers that 4-bit codes stand for.
@@ -120,33 +125,41 @@ struct BlockTable<BlockKind::kFP4> {
   }
 };
 
-// Decodes part `part` of a block: kBlockPart weights.
 template <BlockKind kind>
 struct BlockDecoder {
   static constexpr BlockKind kKind = kind;
   static constexpr int kWeights = block_format(kind).weights;
   static constexpr int kBytes = block_format(kind).bytes;
 
+  // Decodes a part of a block: kBlockPart weights.
   static FUSEWHEEL_DECODER void decode(const uint8_t* block, int part, float* to) {
+    decode_some<kBlockPart>(block, part, 0, to);
+  }
+
+  // N weights of a part from its weight `first` on: the whole part, or some within one half of it.
+  template <int N>
+  static FUSEWHEEL_DECODER void decode_some(const uint8_t* block, int part, int first, float* to) {
     constexpr int half = kBlockPart / 2;
+    constexpr int run = N < half ? N : half;  // weights that have one scale in every kind
     if constexpr (kind == BlockKind::kQ4_0) {
       const float d = half_at(block);
-      for (int i = 0; i < kBlockPart; ++i) {
-        to[i] = d * static_cast<float>(nibble(block + 2, i) - 8);
+      for (int i = 0; i < N; ++i) {
+        to[i] = d * static_cast<float>(nibble<N>(block + 2, first, i) - 8);
       }
     } else if constexpr (kind == BlockKind::kQ4_1) {
       const float d = half_at(block);
       const float m = half_at(block + 2);
-      for (int i = 0; i < kBlockPart; ++i) {
-        to[i] = d * static_cast<float>(nibble(block + 4, i)) + m;
+      for (int i = 0; i < N; ++i) {
+        to[i] = d * static_cast<float>(nibble<N>(block + 4, first, i)) + m;
       }
     } else if constexpr (kind == BlockKind::kQ5_0 || kind == BlockKind::kQ5_1) {
       constexpr bool has_minimum = kind == BlockKind::kQ5_1;
       const float d = half_at(block);
       [[maybe_unused]] const float m = has_minimum ? half_at(block + 2) : 0.0f;
       const uint8_t* bits = block + (has_minimum ? 4 : 2);
-      for (int i = 0; i < kBlockPart; ++i) {
-        const int code = nibble(bits + 4, i) | (bits[i / 8] >> (i % 8) & 1) << 4;
+      for (int i = 0; i < N; ++i) {
+        const int at = first + i;
+        const int code = nibble<N>(bits + 4, first, i) | (bits[at / 8] >> (at % 8) & 1) << 4;
         if constexpr (has_minimum) {
           to[i] = d * static_cast<float>(code) + m;
         } else {
@@ -155,31 +168,33 @@ struct BlockDecoder {
       }
     } else if constexpr (kind == BlockKind::kQ8_0) {
       const float d = half_at(block);
-      for (int i = 0; i < kBlockPart; ++i) {
-        to[i] = d * static_cast<float>(static_cast<int8_t>(block[2 + i]));
+      for (int i = 0; i < N; ++i) {
+        to[i] = d * static_cast<float>(static_cast<int8_t>(block[2 + first + i]));
       }
     } else if constexpr (kind == BlockKind::kQ2_K) {
       const float d = half_at(block + 80);
       const float minimum = half_at(block + 82);
       const uint8_t* codes = block + 16 + part / 4 * 32;
       const int shift = 2 * (part % 4);
-      for (int s = 0; s < 2; ++s) {
+      for (int k = 0; k < N / run; ++k) {
+        const int s = N < half ? first / half : k;
         const int both = block[2 * part + s];
         const float scale = d * static_cast<float>(both & 15);
         const float offset = minimum * static_cast<float>(both >> 4);
-        for (int i = s * half; i < (s + 1) * half; ++i) {
-          to[i] = scale * static_cast<float>(codes[i] >> shift & 3) - offset;
+        for (int i = k * run; i < (k + 1) * run; ++i) {
+          to[i] = scale * static_cast<float>(codes[first + i] >> shift & 3) - offset;
         }
       }
     } else if constexpr (kind == BlockKind::kQ3_K) {
       const float d = half_at(block + 108);
       const uint8_t* codes = block + 32 + part / 4 * 32;
       const int shift = 2 * (part % 4);
-      for (int s = 0; s < 2; ++s) {
+      for (int k = 0; k < N / run; ++k) {
+        const int s = N < half ? first / half : k;
         const float scale = d * static_cast<float>(scale_of_q3(block + 96, 2 * part + s));
-        for (int i = s * half; i < (s + 1) * half; ++i) {
-          const int high = block[i] >> part & 1;  // a bit that is set means: nothing is taken off
-          to[i] = scale * static_cast<float>((codes[i] >> shift & 3) - 4 + 4 * high);
+        for (int i = k * run; i < (k + 1) * run; ++i) {
+          const int high = block[first + i] >> part & 1;  // if it is set, nothing is taken off
+          to[i] = scale * static_cast<float>((codes[first + i] >> shift & 3) - 4 + 4 * high);
         }
       }
     } else if constexpr (kind == BlockKind::kQ4_K || kind == BlockKind::kQ5_K) {
@@ -189,10 +204,10 @@ struct BlockDecoder {
       const float offset = half_at(block + 2) * static_cast<float>(own.minimum);
       const uint8_t* codes = block + (has_fifth ? 48 : 16) + part / 2 * 32;
       const int shift = 4 * (part % 2);
-      for (int i = 0; i < kBlockPart; ++i) {
-        int code = codes[i] >> shift & 15;
+      for (int i = 0; i < N; ++i) {
+        int code = codes[first + i] >> shift & 15;
         if constexpr (has_fifth) {
-          code |= (block[16 + i] >> part & 1) << 4;
+          code |= (block[16 + first + i] >> part & 1) << 4;
         }
         to[i] = scale * static_cast<float>(code) - offset;
       }
@@ -202,10 +217,12 @@ struct BlockDecoder {
       const uint8_t* high = block + 128 + part / 4 * 32;
       const int low_shift = part % 4 / 2 * 4;
       const int high_shift = 2 * (part % 4);
-      for (int s = 0; s < 2; ++s) {
+      for (int k = 0; k < N / run; ++k) {
+        const int s = N < half ? first / half : k;
         const float scale = d * static_cast<float>(static_cast<int8_t>(block[192 + 2 * part + s]));
-        for (int i = s * half; i < (s + 1) * half; ++i) {
-          const int code = (low[i] >> low_shift & 15) | (high[i] >> high_shift & 3) << 4;
+        for (int i = k * run; i < (k + 1) * run; ++i) {
+          const int at = first + i;
+          const int code = (low[at] >> low_shift & 15) | (high[at] >> high_shift & 3) << 4;
           to[i] = scale * static_cast<float>(code - 32);
         }
       }
@@ -213,19 +230,19 @@ struct BlockDecoder {
       constexpr bool is_power = kind == BlockKind::kMXFP4;
       const float d = is_power ? power_at(block) : half_at(block);
       const uint8_t* codes = block + (is_power ? 1 : 2);
-      for (int i = 0; i < kBlockPart; ++i) {
-        to[i] = d * BlockTable<kind>::at(nibble(codes, i));
+      for (int i = 0; i < N; ++i) {
+        to[i] = d * BlockTable<kind>::at(nibble<N>(codes, first, i));
       }
     } else if constexpr (kind == BlockKind::kNF4 || kind == BlockKind::kFP4) {
       const float scale = float_at(block);
-      for (int i = 0; i < kBlockPart; ++i) {
-        to[i] = scale * BlockTable<kind>::at(nibble(block + 4 + part * half, i));
+      for (int i = 0; i < N; ++i) {
+        to[i] = scale * BlockTable<kind>::at(nibble<N>(block + 4 + part * half, first, i));
       }
     } else {
       static_assert(kind == BlockKind::kFP8, "every kind has a decoder");
       const float scale = float_at(block);
-      for (int i = 0; i < kBlockPart; ++i) {
-        to[i] = scale * float8_of(block[4 + part * kBlockPart + i]);
+      for (int i = 0; i < N; ++i) {
+        to[i] = scale * float8_of(block[4 + part * kBlockPart + first + i]);
       }
     }
   }
