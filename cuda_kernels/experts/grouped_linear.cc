@@ -4,8 +4,72 @@
 #include <fusewheel/experts/grouped_linear.h>
 
 #include "grouped_linear.h"
+#include "linear/args.h"
 
 namespace fusewheel {
+namespace {
+
+// Weights in blocks are decoded a part at a time, which takes no more memory than this unless a few
+// rows or columns of one weight do.
+constexpr int64_t kPartBytes = 32 << 20;
+constexpr int64_t kLeastColumns = 64;
+
+// y of the columns from `column` on, for groups from `first` to `last`. Numbers lie as their blocks do.
+void multiply_part(const GroupedProductArgs& args, DecodedGroups part, const Tensor& memory,
+                   Stream stream) {
+  const Dtype dtype = dtype_of(memory);
+  const GroupWeights& all = args.weights;
+  auto* numbers = static_cast<char*>(memory.mutable_data_ptr());
+  const auto decode = [&](int64_t group, int64_t row, int64_t column, int64_t rows,
+                          int64_t columns, int64_t count) {
+    LinearWeight weight = all.first;
+    weight.data = static_cast<const char*>(all.first.data) + group * all.step;
+    weight.rows *= count;
+    void* to = numbers + (group - part.first) * rows * columns * memory.element_size();
+    linear_blocks_dequantise_launch(weight, {row, column, rows * count, columns, to, dtype}, stream);
+  };
+  const int64_t rows = args.backward ? part.inner : part.columns;
+  const int64_t columns = args.backward ? part.columns : part.inner;
+  const bool whole = rows == all.first.rows && columns == all.first.columns;
+  if (whole && all.step == rows * all.first.stride) {
+    decode(part.first, 0, 0, rows, columns, part.last - part.first);
+  } else {
+    for (int64_t group = part.first; group < part.last; ++group) {
+      decode(group, args.backward ? 0 : part.column, args.backward ? part.column : 0, rows, columns,
+             1);
+    }
+  }
+  part.numbers = numbers;
+  grouped_decoded_launch(args, part, stream);
+}
+
+// Whole weights of some groups at a time; or some columns of one, if a weight is large.
+void multiply_parts(const GroupedLinear& call, Stream stream) {
+  const GroupedProductArgs& args = call.args;
+  const LinearWeight& weight = args.weights.first;
+  const int64_t columns = args.backward ? weight.columns : weight.rows;
+  const int64_t inner = args.backward ? weight.rows : weight.columns;
+  const ScalarType type = accumulate_type(call.y);
+  const int64_t bytes = type == ScalarType::Double ? sizeof(double) : sizeof(float);
+  const int64_t fitting = kPartBytes / (std::max<int64_t>(inner, 1) * bytes);  // columns
+  const int64_t most = std::min(
+      columns, std::max(fitting / kLeastColumns * kLeastColumns, kLeastColumns));
+  const int64_t groups = most < columns ? 1 : std::max<int64_t>(fitting / columns, 1);
+  const int64_t together = std::min(groups, args.ends.count);
+  const int64_t elements = std::max<int64_t>(together, 1) * most * inner;
+  const Tensor memory = empty_contiguous({&elements, 1}, type, call.y);
+  int64_t first = 0;
+  do {
+    const int64_t last = std::min(first + groups, args.ends.count);
+    for (int64_t column = 0; column < columns; column += most) {
+      const int64_t count = std::min(most, columns - column);
+      multiply_part(args, {first, last, column, count, inner, nullptr}, memory, stream);
+    }
+    first = last;
+  } while (first < args.ends.count);
+}
+
+}  // namespace
 
 void multiply(const char* op, GroupedLinear& call) {
   if (call.y.numel() == 0) {
@@ -17,7 +81,14 @@ void multiply(const char* op, GroupedLinear& call) {
   call.x = rows_of(as_type(call.x.tensor, accumulate_type(call.y)));
   call.args.x = call.x.tensor.const_data_ptr();
   call.args.x_stride = call.x.stride;
-  run(op, grouped_linear_blocks_launch, call.args, call.y);
+  const GroupEnds& ends = call.args.ends;
+  on_stream(op, call.y, [&](Stream stream) {
+    if (call.args.backward || ends.rows > kFewRowsOfGroup * ends.count) {
+      multiply_parts(call, stream);
+    } else {
+      grouped_linear_blocks_launch(call.args, stream);
+    }
+  });
 }
 
 void multiply(const char* op, GroupedLinearBackwardWeight& call) {

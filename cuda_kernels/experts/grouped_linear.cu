@@ -2,76 +2,111 @@
 
 #include "grouped_linear.h"
 
+#include "common/rows.h"
 #include "grouped_products.h"
+#include "grouped_tiles.h"
 
 namespace fusewheel {
 namespace {
 
-// Rows of a lane, one after another: of such a chain only the first product is rounded by itself. Groups may
-// have few rows, and with one row a lane every product would be.
-constexpr int kChain = 4;
+template <typename A>
+__device__ void write_gradient(const GroupedGradientArgs& args, const TileSums<A>& sums,
+                               int64_t matrix, int64_t first, int64_t column, bool aligned) {
+#pragma unroll
+  for (int r = 0; r < kTileRows; ++r) {
+    const int64_t row = first + sums.row() + r;
+    const int64_t at = (matrix + row) * args.x_columns + column;
+    const int64_t left = args.x_columns - column;
+    const bool exists = row < args.grad_columns;
+    switch (args.to_dtype) {
+      case Dtype::kFloat32:
+        sums.write(r, exists, static_cast<float*>(args.to) + at, left, aligned);
+        break;
+      case Dtype::kBFloat16:
+        sums.write(r, exists, static_cast<__nv_bfloat16*>(args.to) + at, left, aligned);
+        break;
+      case Dtype::kFloat16:
+        sums.write(r, exists, static_cast<__half*>(args.to) + at, left, aligned);
+        break;
+      case Dtype::kFloat64:
+        if constexpr (sizeof(A) == sizeof(double)) {
+          sums.write(r, exists, static_cast<double*>(args.to) + at, left, aligned);
+        }
+        break;
+    }
+  }
+}
 
+// A block has 64 rows and 64 columns of a group's gradient.
 template <typename T>
-__global__ void __launch_bounds__(kWarp* kProductWarps)
-    grouped_gradients(const __grid_constant__ GroupedGradientArgs args, Divisor columns, Divisor rows,
-              int64_t items) {
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks<Accumulate<T>>)
+    grouped_gradients(const __grid_constant__ GroupedGradientArgs args,
+                      const TileSource<T, false> grad, const TileSource<T, false> x, Divisor down,
+                      Divisor across, int64_t items, bool aligned) {
   using A = Accumulate<T>;
-  for_items(items, columns, [&](int64_t item, int64_t weight_row, int64_t column) {
-    const auto group = static_cast<int64_t>(rows.divide(weight_row));
-    const int64_t output = weight_row - group * static_cast<int64_t>(rows.divisor);
+  __shared__ Tile<A> tiles[2];
+  for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
+    const int64_t of_all = across.divide(item);
+    const int64_t group = down.divide(of_all);
+    const int64_t column = (item - of_all * across.divisor) * kTile;
+    const int64_t row = (of_all - group * down.divisor) * kTile;
     const int64_t begin = group == 0 ? 0 : end_of(args.ends, group - 1);
     const int64_t end = end_of(args.ends, group);
-    const auto* grad = static_cast<const T*>(args.grad) + output;
-    const auto* x = static_cast<const T*>(args.x) + column;
-    A sum = 0;
-    for (int64_t first = begin + threadIdx.x * kChain; first < end; first += kWarp * kChain) {
-#pragma unroll
-      for (int i = 0; i < kChain; ++i) {
-        const int64_t row = first + i;
-        if (row < end) {
-          sum = multiply_add(widen(grad[row * args.grad_stride]), widen(x[row * args.x_stride]), sum);
-        }
-      }
-    }
-    sum = warp_sum(sum);
-    if (threadIdx.x == 0) {
-      if (args.to_dtype == Dtype::kFloat64) {
-        static_cast<double*>(args.to)[item] = sum;
-      } else {
-        store_one(static_cast<float>(sum), args.to, args.to_dtype, item);
-      }
-    }
-  });
+    TileSums<A> sums;
+    multiply_tiles(grad, {row, args.grad_columns, begin, end}, x,
+                   {column, args.x_columns, begin, end}, tiles, sums);
+    write_gradient(args, sums, group * args.grad_columns, row, column, aligned);
+  }
+}
+
+template <typename T>
+void launch_products(const GroupedProductArgs& args, Stream stream) {
+  constexpr const char* op = "grouped_linear";
+  const GroupWeights& weights = args.weights;
+  const LinearWeight& stored = weights.first;
+  const bool along = weights.transposed == args.backward;
+  const int64_t columns = along ? stored.rows : stored.columns;
+  const int64_t inner = along ? stored.columns : stored.rows;
+  const GroupTiles all{{0, args.ends.count}, weights.step, 0, columns, columns, inner};
+  if (stored.dtype != args.dtype) {
+    const AnyTileSource<T> weight{static_cast<const char*>(stored.data), stored.dtype,
+                                  along ? stored.stride : 1, along ? 1 : stored.stride};
+    return launch_tiles<T, T>(op, args, all, weight, stream);
+  }
+  if (!along) {
+    const TileSource<T, false> weight(stored.data, stored.stride, weights.step);
+    return launch_tiles<T, T>(op, args, all, weight, stream);
+  }
+  if (args.backward || args.ends.rows > kFewRowsOfGroup * args.ends.count) {
+    const TileSource<T, true> weight(stored.data, stored.stride, weights.step);
+    return launch_tiles<T, T>(op, args, all, weight, stream);
+  }
+  const int64_t items = args.ends.rows * columns;
+  launch(op, grouped_products<T, DenseRows<T>>, blocks_for(items, kProductWarps),
+         product_block(), 0, stream, args, DenseRows<T>(weights),
+         InputRows<T>(args.x, args.x_stride), Divisor(columns), items);
 }
 
 }  // namespace
 
 void grouped_linear_launch(const GroupedProductArgs& args, Stream stream) {
-  for_dtype(args.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const LinearWeight& stored = args.weights.first;
-    const int64_t columns =
-        args.weights.transposed == args.backward ? stored.rows : stored.columns;
-    const int64_t items = args.ends.rows * columns;
-    const auto run = [&](const auto& weight) {
-      launch("grouped_linear", grouped_products<T, std::decay_t<decltype(weight)>>,
-             blocks_for(items, kProductWarps), product_block(), 0, stream, args, weight,
-             InputRows<T>(args.x, args.x_stride), Divisor(columns), items);
-    };
-    if (args.backward) {
-      run(AnyRows<Accumulate<T>>(args.weights, true));
-    } else {
-      for_floating_rows<T>(args.weights, args.dtype, run);
-    }
-  });
+  for_dtype(args.dtype, [&](auto zero) { launch_products<decltype(zero)>(args, stream); });
 }
 
 void grouped_linear_backward_weight_launch(const GroupedGradientArgs& args, Stream stream) {
-  const int64_t items = args.ends.count * args.grad_columns * args.x_columns;
+  const int64_t down = tiles_of(args.grad_columns);
+  const int64_t across = tiles_of(args.x_columns);
+  const int64_t items = args.ends.count * down * across;
+  bool aligned = false;
+  for_dtype(args.to_dtype, [&](auto zero) {
+    aligned = has_vectors(args.to, args.x_columns, kLanes<decltype(zero)>);
+  });
   for_dtype(args.dtype, [&](auto zero) {
-    launch("grouped_linear_backward_weight", grouped_gradients<decltype(zero)>,
-           blocks_for(items, kProductWarps), product_block(), 0, stream, args,
-           Divisor(args.x_columns), Divisor(args.grad_columns), items);
+    using T = decltype(zero);
+    launch("grouped_linear_backward_weight", grouped_gradients<T>, blocks_for(items, 1),
+           tile_block(), 0, stream, args, TileSource<T, false>(args.grad, args.grad_stride),
+           TileSource<T, false>(args.x, args.x_stride), Divisor(down), Divisor(across), items,
+           aligned);
   });
 }
 

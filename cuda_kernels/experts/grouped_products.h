@@ -1,6 +1,6 @@
-// What grouped products with weights of every kind share. A warp has one number of a matrix at a time,
-// or some neighbours; its lanes add up what they read, and then each other's sums, in an order that
-// depends on sizes and dtypes alone.
+// Grouped products of few rows, for weights of every kind. A warp has one number of a matrix at a time;
+// its lanes add up what they read, and then each other's sums, in an order that depends on sizes and
+// dtypes alone.
 #pragma once
 
 #include "common/divide.h"

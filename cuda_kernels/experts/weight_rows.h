@@ -4,10 +4,8 @@
 #include <fusewheel/experts/groups.h>
 
 #include "common/reduce.h"
-#include "common/vector.h"
-
-#define FUSEWHEEL_DECODER __device__ inline
-#include <fusewheel/linear/block_decode.h>
+#include "linear/block_stage.h"
+#include "row_groups.h"
 
 namespace fusewheel {
 namespace {
@@ -84,12 +82,11 @@ struct AnyRows {
   int64_t column_step;
   int64_t columns;
 
-  // Of the weight, or of it transposed.
-  AnyRows(const GroupWeights& weights, bool turned)
+  explicit AnyRows(const GroupWeights& weights)
       : data(static_cast<const char*>(weights.first.data)),
         step(weights.step),
         dtype(weights.first.dtype) {
-    const bool along = weights.transposed == turned;
+    const bool along = !weights.transposed;
     row_step = along ? weights.first.stride : 1;
     column_step = along ? 1 : weights.first.stride;
     columns = along ? weights.first.columns : weights.first.rows;
@@ -100,18 +97,21 @@ struct AnyRows {
   }
 };
 
-// A weight in stored blocks: a part of a block at a time.
+// A weight in stored blocks.
 template <typename Decoder>
 struct BlockRows : StoredRows {
-  using Number = float;
-  static constexpr int kPart = kBlockPart;
-  static constexpr int kAtOnce = 1;
-  using StoredRows::StoredRows;
+  int64_t rows;
 
-  __device__ void read(int64_t group, int64_t row, int64_t part, Number (&to)[kPart]) const {
-    constexpr int kParts = Decoder::kWeights / kPart;  // of a block
-    const auto* blocks = reinterpret_cast<const uint8_t*>(data + group * step + row * stride);
-    Decoder::decode(blocks + part / kParts * Decoder::kBytes, static_cast<int>(part % kParts), to);
+  explicit BlockRows(const GroupWeights& weights)
+      : StoredRows(weights), rows(weights.first.rows) {}
+
+  __device__ const uint8_t* row(int64_t group, int64_t own) const {
+    return reinterpret_cast<const uint8_t*>(data + group * step + own * stride);
+  }
+
+  // Of a group.
+  __device__ StoredBytes bytes(int64_t group) const {
+    return {row(group, 0), row(group, rows - 1) + columns / Decoder::kWeights * Decoder::kBytes};
   }
 };
 
@@ -122,7 +122,7 @@ void for_floating_rows(const GroupWeights& weights, Dtype dtype, const Body& bod
   if (weights.first.dtype == dtype && !weights.transposed) {
     body(DenseRows<T>(weights));
   } else {
-    body(AnyRows<Accumulate<T>>(weights, false));
+    body(AnyRows<Accumulate<T>>(weights));
   }
 }
 
@@ -174,6 +174,40 @@ __device__ void lane_dots(const Weight& weight, int64_t group, const int64_t (&o
           }
         }
       }
+    }
+  }
+}
+
+// The same for a weight in blocks, which come through shared memory.
+template <int C, int R, typename X, typename Decoder>
+__device__ void lane_dots(const BlockRows<Decoder>& weight, int64_t group, const int64_t (&own)[C],
+                          const InputRows<X>& x, const int64_t (&places)[R], int rows,
+                          Accumulate<X> (&sums)[C][R]) {
+  using A = Accumulate<X>;
+  constexpr int N = kLanes<X>;
+  __shared__ BlockStage<Decoder> stages[kProductWarps];
+  const StoredBytes stored = weight.bytes(group);
+  const int64_t parts = weight.columns / kBlockPart;
+#pragma unroll
+  for (int c = 0; c < C; ++c) {
+    for (int64_t begin = 0; begin < parts; begin += BlockStage<Decoder>::kRun) {
+      const auto run = stages[threadIdx.y].fill(stored, weight.row(group, own[c]), begin,
+                                                parts - begin);
+      run.template for_own<N>([&](int i, const float(&w)[N]) {
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+          if (r < rows) {
+            A values[N];
+            x.read(places[r], begin * kBlockPart + i, weight.columns, values);
+            A sum = 0;
+#pragma unroll
+            for (int j = 0; j < N; ++j) {
+              sum = multiply_add(values[j], static_cast<A>(w[j]), sum);
+            }
+            sums[c][r] += sum;
+          }
+        }
+      });
     }
   }
 }

@@ -9,26 +9,62 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-import torch
+from cuda_emulated.counts.arguments import (
+    CLASSES,
+    CODES_IN_A_BYTE,
+    FEW_ROWS,
+    GROUP,
+    GROUPS,
+    HEAD,
+    HEADS,
+    INNER,
+    KEY_HEADS,
+    MANY_CLASSES,
+    OUTER,
+    SMALL_HEAD,
+    WIDTH,
+    attention_backward,
+    attention_forward,
+    attention_products,
+    between_layers,
+    column_sums,
+    decoded,
+    decoded_blocks,
+    decoded_groups,
+    decoding,
+    elementwise,
+    floats,
+    grouped,
+    grouped_backward_weight,
+    grouped_backward_x,
+    grouped_blocks,
+    grouped_blocks_backward,
+    halves,
+    int4,
+    int8,
+    logits,
+    many_rows,
+    mixture,
+    mixture_of_blocks,
+    new,
+    norm,
+    norm_backward,
+    rotated,
+    rotated_in_place,
+    rounded,
+    rounding,
+    routing,
+    stored_blocks,
+    wide,
+)
 from fusewheel import ops
 from fusewheel.dispatch.operator import Arguments, Operator
+from fusewheel.ops.linear._blocks import FORMATS
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 OPERATORS = {operator.name: operator for operator in ops.operators()}
-WIDTH = 4096
-CLASSES = 16384
-MANY_CLASSES = 131072
-HEADS = 32
-KEY_HEADS = 8
-HEAD = 128
-SMALL_HEAD = 64
-GROUP = 128
-CODES_IN_A_BYTE = 2
-IGNORED = -100
-FEW_ROWS = 16
 
 
 @dataclass(frozen=True)
@@ -94,162 +130,6 @@ def _bytes(tensor: Tensor) -> int:
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         count *= size if stride != 0 else 1
     return count * tensor.element_size()
-
-
-def new(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    """Random numbers between 0 and 1."""
-    return torch.rand(shape).to(dtype)
-
-
-def wide(*shape: int) -> Tensor:
-    """Random numbers in the dtype of computation."""
-    return torch.rand(shape)
-
-
-def elementwise(tensors: int, *rest: Any) -> Callable[[int], Arguments]:
-    """Tensors of one shape, then other arguments."""
-    return lambda rows: (*(new(rows, WIDTH) for _ in range(tensors)), *rest)
-
-
-def chunks(rows: int, size: int) -> int:
-    """Into how many parts a norm's backward pass cuts the rows: `row_chunks` in backend.cc."""
-    return min(max(256, min(2**20 // size, 2048)), rows // 8 + 1)
-
-
-def column_sums(sums: int, rows: int) -> int:
-    """Bytes of the partial sums over rows: written and read."""
-    return 2 * 4 * sums * chunks(rows, WIDTH) * WIDTH
-
-
-def norm(tensors: int, parameters: int, *rest: Any) -> Callable[[int], Arguments]:
-    """Rows, weights, options."""
-    return lambda rows: (
-        *(new(rows, WIDTH) for _ in range(tensors)),
-        *(new(WIDTH) for _ in range(parameters)),
-        *rest,
-    )
-
-
-def norm_backward(tensors: int, statistics: int, *rest: Any) -> Callable[[int], Arguments]:
-    """Rows, one weight, what the forward pass kept of each row, options."""
-    return lambda rows: (
-        *(new(rows, WIDTH) for _ in range(tensors)),
-        new(WIDTH),
-        *(wide(rows) for _ in range(statistics)),
-        *rest,
-    )
-
-
-def logits(classes: int, rows: int) -> Arguments:
-    """Arguments of cross_entropy that wants a gradient."""
-    target = torch.randint(classes, (rows,))
-    return new(rows, classes), target, None, IGNORED, 0.0, 0.0, 0.0, True
-
-
-def rotated(length: int, size: int = HEAD, partial: int = HEAD) -> Arguments:
-    """Queries and keys as a projection leaves them, tables, options."""
-    q = new(1, length, HEADS, size).transpose(1, 2)
-    k = new(1, length, KEY_HEADS, size).transpose(1, 2)
-    return q, k, new(1, length, partial), new(1, length, partial), False
-
-
-def rotated_in_place(length: int) -> Arguments:
-    """One tensor of `rotated`."""
-    q, _, cos, sin, interleaved = rotated(length)
-    return q, cos, sin, interleaved
-
-
-def halves(tensors: int, rows: int) -> Arguments:
-    """Results of attention over some keys, with the logarithms of their sums."""
-    pairs: list[Tensor] = []
-    for _ in range(tensors):
-        pairs += [new(1, HEADS, rows, HEAD), wide(1, HEADS, rows)]
-    return tuple(pairs)
-
-
-def attention(size: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values of one sequence."""
-    q = new(1, HEADS // 8, length, size)
-    k, v = (new(1, KEY_HEADS // 8, length, size) for _ in range(2))
-    return q, k, v
-
-
-def attention_forward(size: int, length: int) -> Arguments:
-    """Causal attention."""
-    return *attention(size, length), None, None, -1, 0, size**-0.5, 0.0
-
-
-def attention_backward(size: int, length: int) -> Arguments:
-    """The gradients of causal attention."""
-    q, k, v = attention(size, length)
-    rows = wide(*q.shape[:-1])
-    options = -1, 0, size**-0.5, 0.0
-    grad, out = q.clone(), q.clone()
-    return grad, rows, q, k, v, None, None, out, rows.clone(), *options
-
-
-def attention_products(size: int, length: int) -> int:
-    """Bytes of the product of each query's gradient and result, written and read; `grad` again.
-
-    A key's gradient begins with these products of all queries, so a launch before reads `grad`.
-    """
-    queries = HEADS // 8 * length
-    return 2 * 4 * queries + 2 * queries * size
-
-
-def decoding(heads: int, size: int, keys: int) -> Arguments:
-    """One query of each head against a cache."""
-    k, v = (new(1, KEY_HEADS, keys, size) for _ in range(2))
-    length = torch.full((1,), keys)
-    return new(1, heads, 1, size), k, v, length, None, None, None, None, -1, size**-0.5, 0.0
-
-
-def floats(rows: int, features: int) -> Arguments:
-    """Activations that are wider than the weight."""
-    return wide(rows, WIDTH), new(features, WIDTH), None
-
-
-def int8(rows: int, features: int) -> Arguments:
-    """A weight of 8 bits, one scale a row."""
-    codes = torch.randint(-128, 128, (features, WIDTH), dtype=torch.int8)
-    return new(rows, WIDTH), codes, new(features, 1), None, False
-
-
-def int4(rows: int, features: int) -> Arguments:
-    """A weight of 4 bits in groups."""
-    codes = torch.randint(256, (features, WIDTH // CODES_IN_A_BYTE), dtype=torch.uint8)
-    scales, zeros = (new(features, WIDTH // GROUP) for _ in range(2))
-    return new(rows, WIDTH), codes, scales, zeros, GROUP, None, False
-
-
-def many_rows(make: Callable[[int, int], Arguments], features: int) -> Arguments:
-    """So many rows that the weight is decoded for PyTorch's product."""
-    x, *weight = make(FEW_ROWS + 1, features)
-    return x.float(), *weight
-
-
-def decoded(bytes_of_row: int, features: int) -> int:
-    """Bytes of a weight with its scales, and of its numbers in float32."""
-    return features * (bytes_of_row + 4 * WIDTH)
-
-
-def routing(tokens: int) -> Arguments:
-    """8 of 128 experts."""
-    return new(tokens, 128), 8, None, False, 1, 1, 1, True, 1.0
-
-
-def mixture(experts: int) -> Arguments:
-    """A token for each 4 experts, which all go to others: every weight is read."""
-    tokens, features, inner = experts // 4, 1024, 512
-    chosen = torch.arange(experts).view(tokens, 4)
-    gate_up, down = new(experts, 2 * inner, features), new(experts, features, inner)
-    x, weights = new(tokens, features), new(tokens, 4)
-    return x, chosen, weights, gate_up, 0, None, down, 0, None, 0
-
-
-def between_layers(experts: int) -> int:
-    """Bytes of what is between the layers, written and read."""
-    return 2 * 2 * experts * 512
 
 
 ROWS = "8192 x 4096"
@@ -327,8 +207,35 @@ def _cases() -> Iterator[Case]:
         own = partial(many_rows, make), 64, 2048
         least = partial(decoded, of_row[operator])
         yield Case(operator, "decoding 2048 x 4096", *own, own=least)
+    for name in FORMATS:
+        own = partial(stored_blocks, name), 64, 2048
+        least = partial(decoded_blocks, name)
+        yield Case("linear_blocks", f"decoding {name} 2048 x 4096", *own, own=least)
+    for operator, make, what in (
+        ("linear_int8", int8, "rounding 8192 x 4096"),
+        ("linear_int4", int4, "rounding 8192 x 4096 by 128"),
+    ):
+        own = partial(rounding, make), 32, 8192
+        yield Case(operator, what, *own, own=partial(rounded, of_row[operator]))
     yield Case("route", "8192 tokens, 8 of 128", routing, 64, 8192)
     yield Case("experts", "8 tokens, 4 of 32, 1024 x 512", mixture, 8, 32, between_layers)
+    groups = f"{GROUPS} groups, {INNER} x {OUTER}"
+    for operator, make in (
+        ("grouped_linear", grouped),
+        ("grouped_linear_backward_x", grouped_backward_x),
+        ("grouped_linear_backward_weight", grouped_backward_weight),
+    ):
+        yield Case(operator, f"8192 rows, {groups}", make, 256, 8192, products=True)
+    for operator, make in (
+        ("grouped_linear_blocks", grouped_blocks),
+        ("grouped_linear_blocks_backward", grouped_blocks_backward),
+    ):
+        what = f"8192 rows, {groups}"
+        yield Case(operator, what, make, 256, 8192, decoded_groups, products=True)
+    for operator, make in (("grouped_linear", grouped), ("grouped_linear_blocks", grouped_blocks)):
+        yield Case(operator, f"8 rows, {groups}", make, 8, 8, products=True)
+    what = "8 tokens, 4 of 32, Q4_K, 1024 x 512"
+    yield Case("experts", what, mixture_of_blocks, 8, 32, between_layers)
 
 
 CASES = tuple(_cases())

@@ -30,6 +30,8 @@ _TILE = "A whole tile is copied at a time."
 _CODES = "A lane reads the codes of its next 128 columns while it multiplies those before."
 _SUMS = "The sums of 32 rows stay in registers; while a warp reads, the others multiply."
 _ROWS = "A lane has two vectors of the weight on their way, and a sum for each row of x."
+_PRODUCTS = "A thread multiplies 32 times for 12 numbers it reads, and keeps 32 sums."
+_BLOCKS = "A lane has three vectors of the weight on their way."
 
 FLOORS: dict[str, Floor] = {
     **{
@@ -63,6 +65,19 @@ FLOORS: dict[str, Floor] = {
         )
         for layer in ("first", "last")
     },
+    **{
+        f"experts_{layer}<float, BlockRows<BlockDecoder<12> > >": Floor(0.25, _BLOCKS)
+        for layer in ("first", "last")
+    },
+    "grouped_products<float, BlockRows<BlockDecoder<12> > >": Floor(0.375, _BLOCKS),
+    **{
+        f"grouped_tiles<{dtype}, {dtype}, TileSource<{dtype}, {along_inner}> >": Floor(
+            0.25, _PRODUCTS
+        )
+        for dtype in ("__nv_bfloat16", "float")
+        for along_inner in ("true", "false")
+    },
+    "grouped_gradients<__nv_bfloat16>": Floor(0.25, _PRODUCTS),
 }
 """By kernel, those under `HALF`. A test fails if one has become lower or higher."""
 

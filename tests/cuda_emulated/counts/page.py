@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -55,7 +56,9 @@ MEANINGS = {
     "of a norm's gradient count as needed. So does what the two launches of `attention_backward` "
     "share: a key's gradient begins with the product of every query's gradient and result, which "
     "a launch before computes; both launches read `grad`. (At the full shape these are 4 MB, which "
-    "the second cache of each of these GPUs holds from one launch to the next.)",
+    "the second cache of each of these GPUs holds from one launch to the next.) With many rows "
+    "`grouped_linear_blocks` decodes the weights to float32 for its product: these numbers count "
+    "as needed too, written and read.",
     "sectors": "Pieces of 32 bytes that the instructions touch, divided by the pieces that would "
     "hold the bytes that they ask for. It is 1 if neighbouring lanes read neighbouring bytes.",
     "conflicts": "Passes through shared memory, divided by the passes without conflicts between "
@@ -79,11 +82,11 @@ that no kernel has atomics or waits for another block. No kernel reads shared me
 has not written. Every operator is checked with all the float32 samples of its tests, and those that
 have kernels for tensor cores with the bfloat16 ones too; other dtypes are not checked.
 
-`decoding` is what happens to a weight before PyTorch multiplies it with many rows: what the product
-moves is not counted. **Some kernels are checked for races, but not counted, and would miss gates:**
-those that decode stored blocks (`linear_blocks`), grouped products (`grouped_linear` and its
-gradients), and the rounding of activations to 8 bits. Attention by ordinary instructions is not
-counted either.
+`decoding` is what happens to a weight before PyTorch multiplies it with many rows, and `rounding`
+what happens to activations that are rounded to 8 bits: what the product moves is not counted. Nor
+are attention by ordinary instructions, packing the tasks of `attention_varlen`, the gradient of
+attention's sinks, `route` with thousands of experts, and the sum of slices in
+`linear_cross_entropy`: those kernels are checked for races.
 """
 
 PREDICTION = f"""
@@ -164,7 +167,8 @@ def prediction_of(found: Counted) -> list[str]:
 
 def code(name: str) -> str:
     """A kernel's name on the page."""
-    return f"`{name.replace('> >', '>>')}`"
+    closed = re.sub(r"> +(?=>)", ">", name)
+    return f"`{closed}`"
 
 
 def resources() -> Iterator[list[str]]:

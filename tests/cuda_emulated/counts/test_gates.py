@@ -21,10 +21,8 @@ from nightly import NIGHTLY
 # No case: their products are ATen's, of which nothing is counted, or their kernels are others'.
 OF_ATEN = {
     *(f"linear_{kind}_backward" for kind in ("int8", "int4", "blocks")),
-    *("linear_backward_x", "linear_backward_weight", "linear_blocks"),
+    *("linear_backward_x", "linear_backward_weight"),
     *("linear_cross_entropy", "linear_cross_entropy_backward"),
-    *("grouped_linear", "grouped_linear_backward_x", "grouped_linear_backward_weight"),
-    *("grouped_linear_blocks", "grouped_linear_blocks_backward"),
 }
 OF_ATTENTION = {"attention_varlen", "attention_varlen_backward"}
 # In half types.

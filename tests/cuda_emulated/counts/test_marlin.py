@@ -6,7 +6,8 @@ Its products are whole tiles: 16 rows for up to 16 rows of x.
 
 from __future__ import annotations
 
-from cuda_emulated.counts.cases import CASES, GROUP, WIDTH
+from cuda_emulated.counts.arguments import GROUP, WIDTH
+from cuda_emulated.counts.cases import CASES
 from cuda_emulated.counts.counted import counted
 
 ROWS = 16

@@ -1,0 +1,87 @@
+// Products of groups with many rows, by tiles.
+#pragma once
+
+#include "common/divide.h"
+#include "row_tiles.h"
+#include "tile_products.h"
+
+namespace fusewheel {
+namespace {
+
+// What a launch computes: columns of y for some groups.
+struct GroupTiles {
+  GroupRange groups;
+  int64_t step;       // from a group's weight to the next, in bytes; the weight is that of the first
+  int64_t column;     // where they begin
+  int64_t columns;    // that are computed
+  int64_t y_columns;  // of all
+  int64_t inner;
+};
+
+template <typename A>
+__device__ void add_bias(const GroupedProductArgs& args, const GroupTiles& part, int64_t group,
+                         int64_t column, TileSums<A>& sums) {
+#pragma unroll
+  for (int c = 0; c < kTileColumns; ++c) {
+    const int64_t own = column + TileSums<A>::column(c / kLanes<A>) + c % kLanes<A>;
+    if (own < part.columns) {
+      const A bias = load_one<A>(args.bias, args.bias_dtype,
+                                 group * part.y_columns + part.column + own);
+#pragma unroll
+      for (int r = 0; r < kTileRows; ++r) {
+        sums.sums[r][c] += bias;
+      }
+    }
+  }
+}
+
+// A block has 64 rows of a group, and 64 columns.
+template <typename X, typename Y, typename Weight>
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks<Accumulate<X>>)
+    grouped_tiles(const __grid_constant__ GroupedProductArgs args, const GroupTiles part,
+                  const Weight weight, const TileSource<X, true> x, Divisor across, int64_t items,
+                  bool aligned) {
+  using A = Accumulate<X>;
+  __shared__ Tile<A> tiles[2];
+  for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
+    const int64_t number = across.divide(item);
+    const RowTile rows = row_tile(args.ends, part.groups, number, kTile);
+    if (rows.begin == rows.end) {
+      continue;
+    }
+    const int64_t column = (item - number * across.divisor) * kTile;
+    TileSums<A> sums;
+    if (rows.group < args.ends.count) {
+      multiply_tiles(x, {rows.begin, rows.end, 0, part.inner},
+                     weight.at((rows.group - part.groups.first) * part.step),
+                     {column, part.columns, 0, part.inner}, tiles, sums);
+      if (args.bias != nullptr) {
+        add_bias(args, part, rows.group, column, sums);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kTileRows; ++r) {
+      const int64_t row = rows.begin + sums.row() + r;
+      Y* to = static_cast<Y*>(args.y) + row * part.y_columns + part.column + column;
+      sums.write(r, row < rows.end, to, part.columns - column, aligned);
+    }
+  }
+}
+
+inline dim3 tile_block() { return dim3(kWarp, kTileWarps); }
+
+inline int64_t tiles_of(int64_t count) { return (count + kTile - 1) / kTile; }
+
+template <typename X, typename Y, typename Weight>
+void launch_tiles(const char* op, const GroupedProductArgs& args, const GroupTiles& part,
+                  const Weight& weight, Stream stream) {
+  const int64_t across = tiles_of(part.columns);
+  const int64_t items = part.groups.tiles(args.ends, kTile) * across;
+  const bool aligned = is_aligned(args.y) && part.y_columns % kLanes<Y> == 0 &&
+                       part.column % kLanes<Y> == 0;
+  launch(op, grouped_tiles<X, Y, Weight>, blocks_for(items, 1), tile_block(), 0, stream, args, part,
+         weight, TileSource<X, true>(args.x, args.x_stride), Divisor(across), items, aligned);
+}
+
+}  // namespace
+}  // namespace fusewheel
