@@ -111,7 +111,7 @@ __device__ void fill_tile(const Source& source, const TileRange& range, A* tile)
   constexpr int V = kLanes<typename Source::Type>;
   constexpr int kAcross = (Source::along_inner ? kTileInner<A> : kTile) / V;
   constexpr int kVectors = kTile * kTileInner<A> / V;
-  constexpr int kAtOnce = V > kLanes<A> ? 1 : 2;  // as many as there are registers for
+  [[maybe_unused]] constexpr int kAtOnce = V > kLanes<A> ? 1 : 2;  // as many as there are registers for
   const int thread = threadIdx.y * kWarp + threadIdx.x;
   const int outer_left = at_most(kTile, range.outer_end - range.outer);
   const int inner_left = at_most(kTileInner<A>, range.inner_end - range.inner);

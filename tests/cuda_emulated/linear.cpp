@@ -89,10 +89,11 @@ void dequantise(const char* name, void (*run)(const LinearWeight&, const Panel&,
   }
 }
 
-void round_rows(Dtype dtype, int64_t rows, int64_t groups, int64_t group_size, int64_t gap) {
+void round_rows(Dtype dtype, int64_t rows, int64_t groups, int64_t group_size, int64_t gap,
+                int64_t skipped) {
   const int64_t columns = groups * group_size;
   const int64_t pitch = columns + gap;
-  const Buffer x((rows - 1) * pitch + columns, size_of(dtype), 1, 0);
+  const Buffer x((rows - 1) * pitch + columns, size_of(dtype), skipped, 0);
   const Buffer to(rows * columns, sizeof(float), 0, 0xff);
   round_launch(
       {x.data(), static_cast<float*>(to.data()), rows, pitch, groups, group_size, dtype}, nullptr);
@@ -119,8 +120,10 @@ int main() {
       const Weight weight(shape, WeightKind::kFloating, dtype, dtype);
       few_rows("linear", linear_launch, shape, weight.weight, Dtype::kFloat32);
     }
-    round_rows(dtype, 1, 1, 37, 0);
-    round_rows(dtype, 5, 3, 32, 0);
-    round_rows(dtype, 3, 1, 700, 5);
+    round_rows(dtype, 1, 1, 37, 0, 1);
+    round_rows(dtype, 5, 3, 32, 0, 1);
+    round_rows(dtype, 5, 3, 32, 0, 0);
+    round_rows(dtype, 3, 1, 700, 5, 1);
+    round_rows(dtype, 3, 1, 4104, 8, 0);
   }
 }

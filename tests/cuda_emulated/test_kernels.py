@@ -21,11 +21,12 @@ PROGRAMS = {
         "norm/rms_norm",
         "rotary/rope",
     ),
+    "groups.cpp": ("linear/linear_blocks", "experts/grouped_linear"),
     "linear.cpp": ("linear/linear", "linear/linear_int8", "linear/linear_int4", "linear/round"),
 }
 
 
-# It takes a minute to compile the other two with the sanitizers.
+# It takes a minute to compile each of the others with the sanitizers.
 BEFORE_A_CHANGE = ("attention_decode.cpp", "linear.cpp")
 SOURCES = [pytest.param(s, marks=() if s in BEFORE_A_CHANGE else NIGHTLY) for s in PROGRAMS]
 

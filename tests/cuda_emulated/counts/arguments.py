@@ -113,6 +113,19 @@ def attention_forward(size: int, length: int) -> Arguments:
     return *attention(size, length), None, None, -1, 0, size**-0.5, 0.0
 
 
+def in_dtype(make: Callable[[int], Arguments], dtype: torch.dtype, rows: int) -> Arguments:
+    """The same arguments, all floating ones in a dtype."""
+    return tuple(
+        a.to(dtype) if isinstance(a, Tensor) and a.is_floating_point() else a for a in make(rows)
+    )
+
+
+def marked_values(size: int, element_size: int, length: int) -> int:
+    """Bytes of the values, which are read before too, and of a mark for each."""
+    rows = KEY_HEADS // 8 * length
+    return rows * size * element_size + 2 * rows
+
+
 def attention_backward(size: int, length: int) -> Arguments:
     """The gradients of causal attention."""
     q, k, v = attention(size, length)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+import torch
 from cuda_emulated.counts.arguments import (
     CLASSES,
     CODES_IN_A_BYTE,
@@ -41,10 +42,12 @@ from cuda_emulated.counts.arguments import (
     grouped_blocks,
     grouped_blocks_backward,
     halves,
+    in_dtype,
     int4,
     int8,
     logits,
     many_rows,
+    marked_values,
     mixture,
     mixture_of_blocks,
     new,
@@ -193,6 +196,11 @@ def _cases() -> Iterator[Case]:
             what = f"{heads} + {KEY_HEADS} heads, 8192 keys of {size}"
             own = partial(decoding, heads, size), 1024, 8192
             yield Case("attention_decode", what, *own, products=True)
+    for name, dtype in (("float16", torch.float16), ("float32", torch.float32)):
+        make = partial(in_dtype, partial(attention_forward, HEAD), dtype)
+        marks = partial(marked_values, HEAD, dtype.itemsize)
+        what = f"{name}, 4 + 1 heads x 4096 x {HEAD}"
+        yield Case("attention", what, make, 128, 4096, marks, products=True)
     for rows in (1, 16, 64):
         for operator, make in (("linear", floats), ("linear_int8", int8), ("linear_int4", int4)):
             if rows > FEW_ROWS and operator == "linear":

@@ -39,6 +39,10 @@ FLOORS: dict[str, Floor] = {
         for size in (128, 64)
         for kernel in ("attend", "gradients")
     },
+    **{
+        f"attend<{dtype}, 2>": Floor(0.125, "The scores and sums of a tile stay in registers.")
+        for dtype in ("__half", "float")
+    },
     "subtract_tensor<__nv_bfloat16, 128>": Floor(0.25, _TILE),
     "subtract_tensor<__nv_bfloat16, 64>": Floor(20 / 48, _TILE),
     "attend_part<__nv_bfloat16, float, 4>": Floor(

@@ -58,7 +58,8 @@ MEANINGS = {
     "a launch before computes; both launches read `grad`. (At the full shape these are 4 MB, which "
     "the second cache of each of these GPUs holds from one launch to the next.) With many rows "
     "`grouped_linear_blocks` decodes the weights to float32 for its product: these numbers count "
-    "as needed too, written and read.",
+    "as needed too, written and read. So do the values of `attention` in float16 and float32, "
+    "which it reads before to mark those that are not finite.",
     "sectors": "Pieces of 32 bytes that the instructions touch, divided by the pieces that would "
     "hold the bytes that they ask for. It is 1 if neighbouring lanes read neighbouring bytes.",
     "conflicts": "Passes through shared memory, divided by the passes without conflicts between "
@@ -84,8 +85,8 @@ have kernels for tensor cores with the bfloat16 ones too; other dtypes are not c
 
 `decoding` is what happens to a weight before PyTorch multiplies it with many rows, and `rounding`
 what happens to activations that are rounded to 8 bits: what the product moves is not counted. Nor
-are attention by ordinary instructions, packing the tasks of `attention_varlen`, the gradient of
-attention's sinks, `route` with thousands of experts, and the sum of slices in
+are the gradients of attention by ordinary instructions, packing the tasks of `attention_varlen`,
+the gradient of attention's sinks, `route` with thousands of experts, and the sum of slices in
 `linear_cross_entropy`: those kernels are checked for races.
 """
 
@@ -95,7 +96,7 @@ PREDICTION = f"""
 **A prediction that nobody has measured.** It takes the bandwidth and the rates of products that are
 published for each GPU, and three assumptions: a copy reaches {COPY:.0%} of the bandwidth,
 products reach {PRODUCTS:.0%} of the rate, and a launch costs {LAUNCH * 1e6:.0f} microseconds beside
-its work. `attention` and its backward, `attention_decode` with 8 heads to a cache, and
+its work. `attention` and its backward in bfloat16, `attention_decode` with 8 heads to a cache, and
 `linear_int4` and `linear_int8` of 16 and 64 rows, use tensor cores, the others float32.
 A case takes the time of its bytes or of its products, whichever is longer. Left out: too few
 threads to hide the latency of memory, the speed of caches, pauses between launches, and the scores
