@@ -73,6 +73,7 @@ class Table {
     add({"engine::addmm", "", "TTT", 1, addmm_step});
     add({"engine::append", "", "TT", 2, append_step});
     add({"engine::attention", "", "TTTF", 1, attention_step});
+    add({"engine::masked_attention", "", "TTTTF", 1, masked_attention_step});
     for (auto kernel = direct_kernels(); kernel != nullptr; kernel = kernel->next) {
       if (kernel->results > 0) {  // those without a result write to an argument
         add({std::string("fusewheel::") + kernel->name, "", kernel->letters, kernel->results,

@@ -15,6 +15,7 @@ bool gelu_mul_with_pointers(Call& call, const Step& step);
 bool gelu_with_pointers(Call& call, const Step& step);
 bool rope_with_pointers(Call& call, const Step& step);
 bool attention_with_pointers(Call& call, const Step& step);
+bool masked_attention_with_pointers(Call& call, const Step& step);
 bool append_with_pointers(Call& call, const Step& step);
 
 // Sets which steps can be called so.
@@ -29,6 +30,7 @@ inline void mark_pointers(Program& program) {
       {"fusewheel::gelu", gelu_with_pointers},
       {"fusewheel::rope", rope_with_pointers},
       {"engine::attention", attention_with_pointers},
+      {"engine::masked_attention", masked_attention_with_pointers},
       {"engine::append", append_with_pointers},
   };
   for (auto& step : program.steps) {

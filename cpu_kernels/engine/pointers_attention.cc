@@ -9,6 +9,7 @@
 #include "call.h"
 #include "dtypes.h"
 #include "pointers.h"
+#include "seen_keys.h"
 
 namespace fusewheel::engine {
 
@@ -85,45 +86,81 @@ bool rope_with_pointers(Call& call, const Step& step) {
   return true;
 }
 
-bool attention_with_pointers(Call& call, const Step& step) {
+namespace {
+
+// Attention of one query; the keys and values may be those of fewer heads. The heads that share them may
+// also come as queries of one head if there is a mask, which is the same for all.
+bool attend(Call& call, const Step& step, const SeenKeys* seen, size_t scale) {
   Dtype dtype;
   const int32_t number = call.dtype_of(step.value(0));
   const Layout q = call.layout_of(step.value(0));
   const Layout k = call.layout_of(step.value(1));
   const Layout v = call.layout_of(step.value(2));
   if (!find_dtype(number, dtype) || !same_dtype(call, step, 3, number) || !has_heads(q) ||
-      !has_heads(k) || !has_heads(v) || q.sizes[2] != 1 || q.sizes[0] != k.sizes[0] ||
-      q.sizes[3] != k.sizes[3] || q.sizes[1] % k.sizes[1] != 0 ||
-      !std::equal(v.sizes, v.sizes + 3, k.sizes)) {
+      !has_heads(k) || !has_heads(v) || q.sizes[0] != k.sizes[0] || q.sizes[3] != k.sizes[3] ||
+      q.sizes[1] % k.sizes[1] != 0 || !std::equal(v.sizes, v.sizes + 3, k.sizes)) {
     return false;
   }
+  const int64_t queries = q.sizes[2];
+  if (queries > 1 && (seen == nullptr || q.sizes[1] != k.sizes[1] ||
+                      (q.sizes[1] > 1 && q.strides[1] != queries * q.strides[2]))) {
+    return false;
+  }
+  const int64_t heads = q.sizes[1] * queries;
   const Layout out = call.layout_of(step.results[0]);
-  const int64_t expected[] = {q.sizes[0], q.sizes[1], 1, v.sizes[3]};
+  const int64_t expected[] = {q.sizes[0], q.sizes[1], queries, v.sizes[3]};
   if (out.rank != 4 || !std::equal(expected, expected + 4, out.sizes) || !out.is_contiguous()) {
     return false;
   }
-  const auto& scale = step.arguments[3];
   DecodeArgs args = {};
   args.q = call.data_of(step.value(0));
-  std::copy(q.strides, q.strides + 3, args.q_strides);
+  args.q_strides[0] = q.strides[0];
+  args.q_strides[1] = q.strides[queries > 1 ? 2 : 1];
   args.k = {call.data_of(step.value(1)), k.strides[0], k.strides[2], k.strides[1]};
   args.v = {call.data_of(step.value(2)), v.strides[0], v.strides[2], v.strides[1]};
   args.entries = 1;
   args.page_size = k.sizes[2];
-  args.shape = {q.sizes[0], q.sizes[1], k.sizes[1], 1, q.sizes[3], v.sizes[3], -1,
-                step.has(3) ? scale.number : 1 / std::sqrt(static_cast<double>(q.sizes[3])),
+  args.shape = {q.sizes[0], heads, k.sizes[1], 1, q.sizes[3], v.sizes[3], -1,
+                step.has(scale) ? step.arguments[scale].number
+                                : 1 / std::sqrt(static_cast<double>(q.sizes[3])),
                 0, dtype, dtype, false, 1};
   args.shape.task_heads = heads_of_task(args, false);
-  const std::vector<int64_t> lengths(static_cast<size_t>(k.sizes[0]), k.sizes[2]);
-  args.lengths = lengths.data();
+  std::vector<int64_t> lengths;
+  std::vector<int32_t> pages;
+  if (seen != nullptr) {
+    if (!seen->find_pages(args, pages)) {
+      return false;
+    }
+    args.table = pages.data();
+    args.lengths = seen->counts();
+  } else {
+    lengths.assign(static_cast<size_t>(k.sizes[0]), k.sizes[2]);
+    args.lengths = lengths.data();
+  }
   Decode decode(args);
   const int64_t sums = decode.bytes();  // whole lines
-  const int64_t rows = q.sizes[0] * q.sizes[1];
+  const int64_t rows = q.sizes[0] * heads;
   auto* memory = static_cast<char*>(call.scratch(sums + rows * sizeof(float)));
   args.logsumexp = memory + sums;
   args.out = call.memory_for(step.results[0], out);
   decode.run(memory);
   return true;
+}
+
+}  // namespace
+
+bool attention_with_pointers(Call& call, const Step& step) {
+  return attend(call, step, nullptr, 3);
+}
+
+bool masked_attention_with_pointers(Call& call, const Step& step) {
+  const Layout k = call.layout_of(step.value(1));
+  const uint32_t mask = step.value(3);
+  SeenKeys seen;
+  return k.rank == 4 && call.dtype_of(mask) == aoti_torch_dtype_bool() &&
+         seen.read(static_cast<const uint8_t*>(call.data_of(mask)), call.layout_of(mask), k.sizes[0],
+                   k.sizes[2]) &&
+         attend(call, step, &seen, 4);
 }
 
 }  // namespace fusewheel::engine

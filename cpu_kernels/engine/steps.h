@@ -15,4 +15,7 @@ void addmm_step(StableIValue* stack, uint64_t, uint64_t);
 // keys, as `attention_decode` computes it. PyTorch's serves other numbers of queries, and no keys.
 void attention_step(StableIValue* stack, uint64_t, uint64_t);
 
+// (Tensor q, Tensor k, Tensor v, Tensor mask, float? scale) -> Tensor: the same with a mask, by PyTorch's.
+void masked_attention_step(StableIValue* stack, uint64_t, uint64_t);
+
 }  // namespace fusewheel::engine

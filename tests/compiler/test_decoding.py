@@ -54,9 +54,17 @@ def test_what_follows(compare: Any) -> None:
 STAY = {
     "several queries": (attention, inputs(queries=2)),
     "float64": (attention, inputs(torch.float64)),
-    "a mask": (
-        lambda q, k, v: attention(q, k, v, attn_mask=torch.ones(1, 200, dtype=torch.bool)),
+    "a mask for each head": (
+        lambda q, k, v: attention(q, k, v, attn_mask=torch.ones(1, 6, 1, 200, dtype=torch.bool)),
         inputs(),
+    ),
+    "a mask of numbers": (
+        lambda q, k, v: attention(q, k, v, attn_mask=torch.zeros(2, 1, 1, 200)),
+        inputs(),
+    ),
+    "a mask for each query": (
+        lambda q, k, v: attention(q, k, v, attn_mask=torch.ones(1, 1, 3, 200, dtype=torch.bool)),
+        inputs(heads=2, queries=3),
     ),
     # It sees the first key only.
     "causal": (lambda q, k, v: attention(q, k, v, is_causal=True), inputs()),
@@ -66,6 +74,61 @@ STAY = {
 @pytest.mark.parametrize(("function", "given"), STAY.values(), ids=STAY)
 def test_what_stays(compare: Any, function: Any, given: Any) -> None:
     assert count(compare, function, *given) == 0
+
+
+# The keys that two sequences see, of 200.
+SEEN = {
+    "padding": ((0, 200), (37, 200)),
+    "a window": ((150, 171), (20, 41)),
+    "one key": ((0, 1), (199, 200)),
+    "no key": ((0, 0), (3, 200)),
+}
+
+
+def seen(runs: Any) -> Tensor:
+    mask = torch.zeros(2, 1, 1, 200, dtype=torch.bool)
+    for row, (begin, end) in zip(mask[:, 0, 0], runs, strict=True):
+        row[begin:end] = True
+    return mask
+
+
+@pytest.mark.parametrize("dtype", [FULL, BRAIN, HALF], ids=str)
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("runs", SEEN.values(), ids=SEEN)
+def test_masks(compare: Any, runs: Any, packed: bool, dtype: torch.dtype) -> None:
+    """`packed` as transformers writes it: heads that share keys are queries of one head."""
+    q, k, v = inputs(dtype)
+    if packed:
+        q = q.view(2, 2, 3, 16)
+    given = q, k, v, seen(runs)
+    assert count(compare, lambda q, k, v, m: attention(q, k, v, attn_mask=m), *given) == 1
+    lengths = torch.tensor([end - begin for begin, end in runs])
+    own = attend(*given)
+    for i, (begin, end) in enumerate(runs):
+        rows = (t[i : i + 1, :, begin : max(end, 1)] for t in (k, v))
+        heads = q[i : i + 1].reshape(1, 6, 1, 16)
+        alone = attention_decode(heads, *rows, lengths[i : i + 1])
+        assert torch.equal(own[i].flatten(), alone.flatten()), "not the kernel's bits"
+
+
+def test_a_mask_of_two_runs(compare: Any) -> None:
+    q, k, v = inputs()
+    mask = seen(SEEN["padding"])
+    mask[1, ..., 90] = False
+    function = lambda q, k, v, m: attention(q, k, v, attn_mask=m)  # noqa: E731
+    assert count(compare, function, q, k, v, mask) == 1
+    torch.testing.assert_close(attend(q, k, v, mask), function(q, k, v, mask))
+
+
+def test_generation_with_padding(compare: Any) -> None:
+    model = build("Llama")
+    ids, mask = tokens(5, 2), torch.ones(2, 5, dtype=torch.int64)
+    mask[0, :3] = 0
+    options = {**OPTIONS, "attention_mask": mask, "max_new_tokens": 8}
+    expected = model.generate(ids, **options)
+    model.forward, _ = compare.compile(model.forward, "none")
+    assert torch.equal(model.generate(ids, **options), expected)
+    assert compare.targets().count(attend) == 1
 
 
 def test_gradients_stay(compare: Any) -> None:
@@ -117,4 +180,4 @@ def test_the_kernel() -> None:
     """Its bits are those of the public function, also for a few keys."""
     q, k, v = inputs(keys=5)
     lengths = torch.full((2,), 5)
-    assert torch.equal(attend(q, k, v, 0.3), attention_decode(q, k, v, lengths, scale=0.3))
+    assert torch.equal(attend(q, k, v, scale=0.3), attention_decode(q, k, v, lengths, scale=0.3))

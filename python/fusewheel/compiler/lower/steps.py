@@ -158,7 +158,10 @@ def _attention(node: Node, found: View) -> Call | None:
     if set(options) != set(names) or options["dropout_p"]:
         return None
     if is_of_one_query(found):
-        return Call(attention.STEP, (*found.args[:3], options["scale"]))
+        *tensors, mask = found.args
+        if mask is None:
+            return Call(attention.STEP, (*tensors, options["scale"]))
+        return Call(attention.MASKED_STEP, (*tensors, mask, options["scale"]))
     operator = _aten.scaled_dot_product_attention.default
     return Call(operator, (*found.args, *(options[name] for name in names)))
 

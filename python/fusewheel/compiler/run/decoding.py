@@ -24,7 +24,7 @@ def decode(context: Context) -> int:
         if found is None or found.op != "attention" or not _can_replace(context, node, found):
             continue
         node.op, node.target = "call_function", attend
-        node.args, node.kwargs = (*found.args[:3], found.attrs["scale"]), {}
+        node.args, node.kwargs = (*found.args, found.attrs["scale"]), {}
         count += 1
     return count
 

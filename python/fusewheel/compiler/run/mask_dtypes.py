@@ -12,6 +12,7 @@ from fusewheel.compiler.ir.canonical import view
 from fusewheel.compiler.ir.metadata import dtype_of, tensor_of
 from fusewheel.compiler.ir.pattern import Builder, Context
 from fusewheel.compiler.ir.purity import unwritten
+from fusewheel.compiler.ir.queries import is_of_one_query
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -25,7 +26,8 @@ def convert_masks(context: Context) -> int:
     shared: dict[Node, list[Node]] = defaultdict(list)
     for node in context.graph.nodes:
         found = view(node)
-        if found is not None and found.op == "attention":
+        # Attention of one query reads what a boolean mask shows.
+        if found is not None and found.op == "attention" and not is_of_one_query(found):
             mask = found.args[3]
             if isinstance(mask, Node) and dtype_of(mask) == torch.bool:
                 shared[mask].append(node)
