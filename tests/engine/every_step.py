@@ -112,6 +112,7 @@ def _of_engine() -> dict[str, tuple[Callable[..., Any], Any]]:
     query, keys = torch.randn(1, 2, 1, 4), torch.randn(1, 1, 70, 4)
     attention = torch.nn.functional.scaled_dot_product_attention
     past = append(torch.tensor([]), torch.randn(1, 2, 3, 4))
+    mask = torch.arange(70).view(1, 1, 1, 70) > 20
     return {
         "add": (torch.add, (x, x)),
         "addmm": (torch.addmm, (x[0], x, square)),
@@ -119,6 +120,10 @@ def _of_engine() -> dict[str, tuple[Callable[..., Any], Any]]:
         "attention": (
             lambda q, k, v, scale: attention(q, k, v, scale=scale, enable_gqa=True),
             (query, keys, keys, 0.5),
+        ),
+        "masked_attention": (
+            lambda q, k, v, m, scale: attention(q, k, v, m, scale=scale, enable_gqa=True),
+            (query, keys, keys, mask, 0.5),
         ),
     }
 
