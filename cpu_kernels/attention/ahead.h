@@ -42,7 +42,7 @@ constexpr int64_t kPlaces = 4;
 // Whether lines of such rows are asked for as LinesAhead does. Long rows of float32 are then read faster,
 // and short ones no faster.
 template <typename E>
-constexpr bool kMayAskByLines = kBytes == 32 && std::is_same_v<E, float>;
+constexpr bool kMayAskByLines = kBytes >= 32 && std::is_same_v<E, float>;
 template <typename E>
 FUSEWHEEL_INLINE bool asks_by_lines(int64_t columns) {
   constexpr int64_t kShortRow = 256;

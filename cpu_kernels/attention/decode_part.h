@@ -91,7 +91,7 @@ struct Part {
 
 // The keys [begin, begin + count) of a part are not taken in their order, but at kPlaces places in turn, a
 // run at each. All queries must see all of them, since masks know keys by their order. AMD processors with
-// AVX-512 read keys best one after another.
+// AVX-512 read keys of 16 and of 8 bits best one after another.
 struct Places {
   int64_t begin;
   int64_t count = 0;
@@ -104,10 +104,11 @@ struct Places {
       return seen.begin == part.keys.begin && seen.end == part.keys.end;
     };
     // Where lines are asked for, keys that are scored together are at all places.
-    if (asks_by_lines<float>(shape.size) && shape.cache_dtype == Dtype::kFloat32) {
+    const bool wide = shape.cache_dtype == Dtype::kFloat32 && !shape.is_int8;
+    if (wide && asks_by_lines<float>(shape.size)) {
       run = kLanes<float> / kPlaces;
     }
-    const bool in_turn = kBytes == 64 && choices().rows_in_turn;
+    const bool in_turn = kBytes == 64 && choices().rows_in_turn && !wide;
     if (!uses_amx(shape) && !in_turn && sees_all(0) && sees_all(shape.queries - 1)) {
       const int64_t unit = kPlaces * run;
       count = (part.keys.end - begin) / unit * unit;
