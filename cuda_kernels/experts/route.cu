@@ -14,6 +14,10 @@ namespace fusewheel {
 namespace {
 
 constexpr int kRouteThreads = 256;
+// How many blocks a multiprocessor should run at a time; 0 leaves it to the compiler, which in double
+// precision would count on more than there are registers for.
+template <typename T>
+constexpr int kRouteBlocks = sizeof(T) == sizeof(double) ? 2 : 0;
 
 // Reads the logits, and makes of them the scores and what experts are chosen by.
 template <typename T, int V>
@@ -148,7 +152,7 @@ __host__ __device__ int experts_of_lanes(int64_t experts, int lanes, int tokens)
 }
 
 template <typename T, int V>
-__global__ void __launch_bounds__(kRouteThreads)
+__global__ void __launch_bounds__(kRouteThreads, kRouteBlocks<T>)
     route_tokens(const __grid_constant__ RouteArgs args) {
   using A = Accumulate<T>;
   FUSEWHEEL_DYNAMIC_SHARED(unsigned char, memory);

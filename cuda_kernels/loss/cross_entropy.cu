@@ -53,10 +53,14 @@ struct ExpSum {
 template <typename T>
 constexpr int kLongRowThreads = sizeof(T) == sizeof(double) ? 512 : 1024;
 constexpr int64_t kLongRowBytes = 40 * 1024;
+// How many blocks a multiprocessor should run at a time; 0 leaves it to the compiler, which in double
+// precision would count on more than there are registers for.
+template <typename T>
+constexpr int kBlocks = sizeof(T) == sizeof(double) ? 1 : 0;
 
 // Of a long row the first `kept` elements are kept.
 template <typename T, int V, bool is_long>
-__global__ void __launch_bounds__(is_long ? kLongRowThreads<T> : kMaxRowThreads)
+__global__ void __launch_bounds__(is_long ? kLongRowThreads<T> : kMaxRowThreads, kBlocks<T>)
     cross_entropy_rows(const CrossEntropyArgs args, int64_t kept) {
   using A = Accumulate<T>;
   FUSEWHEEL_DYNAMIC_SHARED(T, beginning);
