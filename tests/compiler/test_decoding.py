@@ -66,6 +66,13 @@ STAY = {
         lambda q, k, v: attention(q, k, v, attn_mask=torch.ones(1, 1, 3, 200, dtype=torch.bool)),
         inputs(heads=2, queries=3),
     ),
+    # Tokens of a text, as a projection leaves them, and no heads that share keys.
+    "tokens with one mask": (
+        lambda q, k, v: attention(
+            q.transpose(1, 2), k, v, attn_mask=torch.ones(2, 1, 1, 200, dtype=torch.bool)
+        ),
+        inputs(heads=3, queries=2),
+    ),
     # It sees the first key only.
     "causal": (lambda q, k, v: attention(q, k, v, is_causal=True), inputs()),
 }

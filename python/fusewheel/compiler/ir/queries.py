@@ -45,9 +45,11 @@ def is_of_one_query(found: View) -> bool:
 
 
 def _are_heads(query: Tensor, key: Tensor) -> bool:
-    """Whether the queries of a head may be heads that share keys: all have the same mask."""
+    """Whether the queries of a head are heads that share keys: they lie one after the other."""
     count = query.shape[2]
-    return isinstance(count, int) and count <= _MOST and same_size(query.shape[1], key.shape[1])
+    if not isinstance(count, int) or count > _MOST or not same_size(query.shape[1], key.shape[1]):
+        return False
+    return same_size(query.stride(1), count * query.stride(2))
 
 
 def _is_for_sequences(mask: object, batch: Size) -> bool:

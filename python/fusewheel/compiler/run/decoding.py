@@ -1,4 +1,4 @@
-"""Attention of one query to all keys of a cache, by the kernel of `fusewheel.attention_decode`."""
+"""Attention of one query to the keys of a cache, by the kernel of `fusewheel.attention_decode`."""
 
 from __future__ import annotations
 
