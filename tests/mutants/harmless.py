@@ -144,6 +144,32 @@ RULES = (
     Rule(KERNELS, r"\+ \((\w+) - \1\)", "What is added is 0 or NaN.", old=r"\+"),
     Rule(KERNELS, _ARRAY, "An array may be larger.", old=r"\d+"),
     Rule(
+        ("cuda",),
+        r"\bconstexpr int kBlocks = .* \+ \(kParts > 1\);",
+        "An array may be larger.",
+        old=">",
+    ),
+    Rule(("cpu",), r"\byield\(\)", "Whoever waits may keep the processor.", old=r".*\byield\(\)"),
+    Rule(
+        ("cpu",),
+        r"^\s*int(32|64)_t (device|layout|rank) = 0;",
+        "The call that is given the address writes it.",
+        old="0",
+    ),
+    Rule(
+        ("cpu",),
+        r"\breader\.count\(\d+\)",
+        "It is only a bound for memory: what is read then is looked at by itself.",
+        old=r"\d+",
+    ),
+    Rule(
+        ("cpu",),
+        r"\bheads = args\.tensors\[0\]",
+        "The work may be divided among threads anyhow.",
+        inside="rope_launch",
+        old=r"\d+",
+    ),
+    Rule(
         ("cpu",),
         r"const int live = .*\(rows - i < lanes \? rows - i : lanes\)",
         "Memory has whole tiles of rows, and nothing reads what lies beyond the last.",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -73,6 +75,10 @@ def test_every_kind_has_files_and_the_emulator_is_none():
         ("return args.m <= kFewRows && is_fast(args);", "<=", True),
         ("return args.m > kFewRows && args.k > 0;", ">", False),
         ("for (int64_t i = 0; i < kFewRows; ++i) {", "<", False),
+        ("  int64_t rank = 0;", "0", True),
+        ("  int64_t count = 0;", "0", False),
+        ("const uint32_t count = reader.count(20);", "20", True),
+        ("rests_.get(), [] { std::this_thread::yield(); }};", "std::this_thread::yield()", True),
         ("  return body(uint8_t{1}, uint8_t{0});", "1", True),
         ("  return body(uint8_t{1}, uint8_t{0});", "0", False),
     ],
@@ -108,6 +114,17 @@ def test_operators_are_tested_by_name_and_of_each_family_one():
     assert tests_of.parts(stems, "rms_norm", ROOT) == parts
     assert tests_of.parts(["grouped_linear", *LINEAR], "int8_amx", ROOT)[0][0] == "linear_int8"
     assert tests_of.parts([], "processor", ROOT) == [[]]
+
+
+def test_what_is_about_an_operator_runs_under_its_name():
+    numbers, _ = tests_of.operator_tests("attention_decode", ROOT)
+    edges = "tests/ops/attention/test_attention_decode_edges.py"
+    assert edges in numbers.arguments
+    asked = edges, *numbers.options, "--collect-only", "-q", "-p", "no:cacheprovider"
+    command = sys.executable, "-m", "pytest", *asked
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "deselected" not in done.stdout
 
 
 def test_objects_have_levels():

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stems import owner
+
 EMULATED = "tests/cuda_emulated"
 # They are compiled with sanitizers, which watch memory themselves and must be loaded first.
 UNMARKED = {"LD_PRELOAD": "", "GLIBC_TUNABLES": ""}
@@ -85,12 +87,6 @@ def operators(root: Path) -> dict[str, str]:
     return {file.stem: file.parent.name for file in files}
 
 
-def owner(name: str, root: Path) -> str | None:
-    """The operator that a file belongs to: its own name, or the longest one that begins it."""
-    found = [o for o in operators(root) if name == o or name.startswith(f"{o}_")]
-    return max(found, key=len, default=None)
-
-
 def operators_with(stems: Sequence[str], path: Path, root: Path) -> list[str]:
     """The operators among the sources that include a file, and those that its products compute, or
     the one that the file belongs to; if there is none of these, all of the file's family.
@@ -98,7 +94,7 @@ def operators_with(stems: Sequence[str], path: Path, root: Path) -> list[str]:
     known = operators(root)
     computed = {*stems, *(name for stem in stems for name in PRODUCTS.get(stem, ()))}
     found = [o for o, family in known.items() if computed & {o, family}]
-    if not found and (one := owner(path.stem, root)) is not None:
+    if not found and (one := owner(path.stem, known)) is not None:
         found = [one]
     found = found or [o for o, family in known.items() if family == path.parent.name]
     return sorted(found)
@@ -107,10 +103,11 @@ def operators_with(stems: Sequence[str], path: Path, root: Path) -> list[str]:
 def operator_tests(stem: str, root: Path, of_numbers: bool = False) -> list[Run]:
     """The tests of one operator, the likeliest to turn red first; or of its numbers only."""
     ops = root / "tests" / "ops"
+    known = operators(root)
     own = [
         path
         for path in sorted(ops.glob(f"*/test_{stem}*.py"))
-        if owner(path.stem.removeprefix("test_"), root) == stem
+        if owner(path.stem.removeprefix("test_"), known) == stem
     ]
     numbers = [ops / name for name in NUMBERS]
     first = numbers if of_numbers else [numbers[0], *own, *numbers[1:]]

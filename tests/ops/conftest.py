@@ -1,7 +1,7 @@
 """Every test that takes `operator` runs over all declared operators; `dtype` over all dtypes.
 
 With `--operator STEM` they run over those that `ops/FAMILY/STEM.py` declares; of the other tests
-only those in `test_STEM.py` run.
+only those in `test_STEM.py`, `test_STEM_edges.py` and so on run.
 """
 
 from __future__ import annotations
@@ -16,16 +16,22 @@ from fusewheel import ops
 from fusewheel.dispatch.operator import Operator
 from nightly import NIGHTLY
 from oracle import DTYPES, emulated
+from stems import owner
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--operator", metavar="STEM", help="test the operators of one module only")
 
 
+def modules() -> dict[str, Path]:
+    """The file of every stem."""
+    return {path.stem: path for path in Path(ops.__file__).parent.glob("*/[!_]*.py")}
+
+
 def declared_by(stem: str | None) -> tuple[Operator, ...]:
     if stem is None:
         return ops.operators()
-    paths = {path.stem: path for path in Path(ops.__file__).parent.glob("*/[!_]*.py")}
+    paths = modules()
     if stem not in paths:
         raise pytest.UsageError(f"--operator {stem}: there is {', '.join(sorted(paths))}")
     module = importlib.import_module(f"fusewheel.ops.{paths[stem].parent.name}.{stem}")
@@ -76,11 +82,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if stem is None:
         return
     names = {operator.name for operator in declared_by(stem)}
-
+    stems = modules()
     kept = [
         item
         for item in items
-        if item.path.name == f"test_{stem}.py" or not names_in(item).isdisjoint(names)
+        if owner(item.path.stem.removeprefix("test_"), stems) == stem
+        or not names_in(item).isdisjoint(names)
     ]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept

@@ -176,14 +176,14 @@ class _Centred:
 
 
 def _centred(node: object) -> _Centred | None:
-    pair = operands(node, "sub") or (None, None)
-    mean = view(pair[1])
+    found = view(node)
+    if found is None or found.op != "sub" or found.inplace:
+        return None
+    value, mean = found.args[0], view(found.args[1])
     if mean is None or mean.op != "mean" or not _over_last(mean):
         return None
-    inputs = mean.args[0], pair[0]
-    if not isinstance(node, Node) or not isinstance(pair[0], Node) or not same_value(*inputs):
-        return None
-    return _Centred(node, mean.node, inputs)
+    inputs = mean.args[0], value
+    return _Centred(found.node, mean.node, inputs) if same_value(*inputs) else None
 
 
 def _over_last(statistic: View) -> bool:
