@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from fusewheel.doctor.columns import COLUMNS
+from stems import owner
 
 from mutants import harmless, sources, tests_of
 from mutants.mutant import Change, Mutant
@@ -179,7 +180,7 @@ def test_tests_of_several_operators_are_given_what_these_share():
     several = {
         str(file.relative_to(ROOT))
         for name, file in names.items()
-        if tests_of.owner(name, ROOT) is None
+        if owner(name, tests_of.operators(ROOT)) is None
     }
     assert several <= {argument for tests in tests_of.SHARED.values() for argument in tests}
 
