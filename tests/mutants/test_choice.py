@@ -128,6 +128,14 @@ def test_what_is_about_an_operator_runs_under_its_name():
     assert "deselected" not in done.stdout
 
 
+def test_a_loop_over_no_elements_may_be_entered():
+    line = "  if (call.args.norm.size > 0) {"
+    start = line.index(">")
+    for new, harms in ((">=", False), ("<", True)):
+        mutant = Mutant("cpu", Path("a.cc"), line, Change(start, start + 1, new))
+        assert (harmless.reason(mutant) is None) == harms
+
+
 def test_objects_have_levels():
     names = ("fusewheel_cpu_x86_64_v4", "fusewheel_cpu_baseline", "fusewheel_cpu")
     levels = [tests_of.level_of(Path(f"CMakeFiles/{name}.dir/gelu.cpp.o")) for name in names]
