@@ -165,13 +165,6 @@ RULES = (
     ),
     Rule(
         ("cpu",),
-        r"\bif \(.*\b(size|numel|numel\(\)) > 0\) \{",
-        "A loop over no elements does nothing.",
-        old=">",
-        new=">=",
-    ),
-    Rule(
-        ("cpu",),
         r"\breader\.count\(\d+\)",
         "It is only a bound for memory: what is read then is looked at by itself.",
         old=r"\d+",

@@ -129,7 +129,7 @@ def test_what_is_about_an_operator_runs_under_its_name():
 
 
 def test_a_loop_over_no_elements_may_be_entered():
-    line = "  if (call.args.norm.size > 0) {"
+    line = "  if (call.args.norm.size > 0) {\n"
     start = line.index(">")
     for new, harms in ((">=", False), ("<", True)):
         mutant = Mutant("cpu", Path("a.cc"), line, Change(start, start + 1, new))
