@@ -8,13 +8,11 @@ namespace {
 // Calls body(zero, rows) with a zero of the dtype of sums.
 template <typename Body>
 void for_block_rows(const ExpertLayer& layer, const Body& body) {
+  if (layer.from_dtype == Dtype::kFloat64) {
+    return body(double{}, AnyBlockRows(layer.weights));
+  }
   for_block_kind(layer.weights.first.blocks.kind, [&](auto decoder) {
-    const BlockRows<decltype(decoder)> weight(layer.weights);
-    if (layer.from_dtype == Dtype::kFloat64) {
-      body(double{}, weight);
-    } else {
-      body(float{}, weight);
-    }
+    body(float{}, BlockRows<decltype(decoder)>(layer.weights));
   });
 }
 

@@ -17,16 +17,16 @@ constexpr int64_t kLeastColumns = 64;
 // y of the columns from `column` on, for groups from `first` to `last`. Numbers lie as their blocks do.
 void multiply_part(const GroupedProductArgs& args, DecodedGroups part, const Tensor& memory,
                    Stream stream) {
-  const Dtype dtype = dtype_of(memory);
   const GroupWeights& all = args.weights;
-  auto* numbers = static_cast<char*>(memory.mutable_data_ptr());
+  auto* numbers = static_cast<float*>(memory.mutable_data_ptr());
   const auto decode = [&](int64_t group, int64_t row, int64_t column, int64_t rows,
                           int64_t columns, int64_t count) {
     LinearWeight weight = all.first;
     weight.data = static_cast<const char*>(all.first.data) + group * all.step;
     weight.rows *= count;
-    void* to = numbers + (group - part.first) * rows * columns * memory.element_size();
-    linear_blocks_dequantise_launch(weight, {row, column, rows * count, columns, to, dtype}, stream);
+    float* to = numbers + (group - part.first) * rows * columns;
+    linear_blocks_dequantise_launch(
+        weight, {row, column, rows * count, columns, to, Dtype::kFloat32}, stream);
   };
   const int64_t rows = args.backward ? part.inner : part.columns;
   const int64_t columns = args.backward ? part.columns : part.inner;
@@ -49,15 +49,14 @@ void multiply_parts(const GroupedLinear& call, Stream stream) {
   const LinearWeight& weight = args.weights.first;
   const int64_t columns = args.backward ? weight.columns : weight.rows;
   const int64_t inner = args.backward ? weight.rows : weight.columns;
-  const ScalarType type = accumulate_type(call.y);
-  const int64_t bytes = type == ScalarType::Double ? sizeof(double) : sizeof(float);
-  const int64_t fitting = kPartBytes / (std::max<int64_t>(inner, 1) * bytes);  // columns
+  constexpr int64_t kBytes = sizeof(float);
+  const int64_t fitting = kPartBytes / (std::max<int64_t>(inner, 1) * kBytes);  // columns
   const int64_t most = std::min(
       columns, std::max(fitting / kLeastColumns * kLeastColumns, kLeastColumns));
   const int64_t groups = most < columns ? 1 : std::max<int64_t>(fitting / columns, 1);
   const int64_t together = std::min(groups, args.ends.count);
   const int64_t elements = std::max<int64_t>(together, 1) * most * inner;
-  const Tensor memory = empty_contiguous({&elements, 1}, type, call.y);
+  const Tensor memory = empty_contiguous({&elements, 1}, ScalarType::Float, call.y);
   int64_t first = 0;
   do {
     const int64_t last = std::min(first + groups, args.ends.count);

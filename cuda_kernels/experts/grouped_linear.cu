@@ -68,29 +68,64 @@ void launch_products(const GroupedProductArgs& args, Stream stream) {
   const int64_t columns = along ? stored.rows : stored.columns;
   const int64_t inner = along ? stored.columns : stored.rows;
   const GroupTiles all{{0, args.ends.count}, weights.step, 0, columns, columns, inner};
-  if (stored.dtype != args.dtype) {
-    const AnyTileSource<T> weight{static_cast<const char*>(stored.data), stored.dtype,
-                                  along ? stored.stride : 1, along ? 1 : stored.stride};
-    return launch_tiles<T, T>(op, args, all, weight, stream);
+  const bool same = stored.dtype == args.dtype;
+  const bool few = !args.backward && args.ends.rows <= kFewRowsOfGroup * args.ends.count;
+  if (same && along && few) {
+    using Rows = std::conditional_t<kAsAny<T>, AnyRows<T>, DenseRows<T>>;
+    const int64_t items = args.ends.rows * columns;
+    return launch(op, grouped_products<T, Rows>, blocks_for(items, kProductWarps), product_block(),
+                  0, stream, args, Rows(weights), InputRows<T>(args.x, args.x_stride),
+                  Divisor(columns), items);
   }
-  if (!along) {
-    const TileSource<T, false> weight(stored.data, stored.stride, weights.step);
-    return launch_tiles<T, T>(op, args, all, weight, stream);
+  if constexpr (!kAsAny<T>) {
+    if (same && along) {
+      const TileSource<T, true> weight(stored.data, stored.stride, weights.step);
+      return launch_tiles<T, T>(op, args, all, weight, stream);
+    }
+    if (same) {
+      const TileSource<T, false> weight(stored.data, stored.stride, weights.step);
+      return launch_tiles<T, T>(op, args, all, weight, stream);
+    }
   }
-  if (args.backward || args.ends.rows > kFewRowsOfGroup * args.ends.count) {
-    const TileSource<T, true> weight(stored.data, stored.stride, weights.step);
-    return launch_tiles<T, T>(op, args, all, weight, stream);
+  const AnyTileSource<T> weight{static_cast<const char*>(stored.data), stored.dtype,
+                                along ? stored.stride : 1, along ? 1 : stored.stride};
+  launch_tiles<T, T>(op, args, all, weight, stream);
+}
+
+// Forward, a part of the weight lies as its rows do; backward, it is multiplied from the other side.
+template <typename Y>
+void launch_decoded(const GroupedProductArgs& args, const DecodedGroups& part, Stream stream) {
+  constexpr const char* op = "grouped_linear_blocks";
+  using X = Accumulate<Y>;
+  const int64_t width = args.backward ? part.columns : part.inner;
+  const GroupTiles tiles{{part.first, part.last},
+                         part.columns * part.inner * static_cast<int64_t>(sizeof(float)),
+                         part.column,
+                         part.columns,
+                         args.backward ? args.weights.first.columns : args.weights.first.rows,
+                         part.inner};
+  if constexpr (kAsAny<Y>) {
+    const AnyTileSource<Y> weight{reinterpret_cast<const char*>(part.numbers), Dtype::kFloat32,
+                                  args.backward ? 1 : width, args.backward ? width : 1};
+    launch_tiles<X, Y>(op, args, tiles, weight, stream);
+  } else if (args.backward) {
+    launch_tiles<X, Y>(op, args, tiles, TileSource<X, false>(part.numbers, width, tiles.step),
+                       stream);
+  } else {
+    launch_tiles<X, Y>(op, args, tiles, TileSource<X, true>(part.numbers, width, tiles.step),
+                       stream);
   }
-  const int64_t items = args.ends.rows * columns;
-  launch(op, grouped_products<T, DenseRows<T>>, blocks_for(items, kProductWarps),
-         product_block(), 0, stream, args, DenseRows<T>(weights),
-         InputRows<T>(args.x, args.x_stride), Divisor(columns), items);
 }
 
 }  // namespace
 
 void grouped_linear_launch(const GroupedProductArgs& args, Stream stream) {
   for_dtype(args.dtype, [&](auto zero) { launch_products<decltype(zero)>(args, stream); });
+}
+
+void grouped_decoded_launch(const GroupedProductArgs& args, const DecodedGroups& part,
+                            Stream stream) {
+  for_dtype(args.dtype, [&](auto zero) { launch_decoded<decltype(zero)>(args, part, stream); });
 }
 
 void grouped_linear_backward_weight_launch(const GroupedGradientArgs& args, Stream stream) {

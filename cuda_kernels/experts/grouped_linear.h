@@ -8,7 +8,7 @@ namespace fusewheel {
 // With at most so many rows a group, on average, reading the weight is most of the work.
 constexpr int64_t kFewRowsOfGroup = 4;
 
-// A part of the weights in blocks as numbers, in the dtype of sums. Of each group from `first` to
+// A part of the weights in blocks as float32 numbers. Of each group from `first` to
 // `last`, dense: forward [columns, inner], backward [inner, columns].
 struct DecodedGroups {
   int64_t first;
@@ -16,12 +16,13 @@ struct DecodedGroups {
   int64_t column;   // of y, where the part begins
   int64_t columns;  // of y
   int64_t inner;
-  const void* numbers;
+  const float* numbers;
 };
 
 void grouped_linear_launch(const GroupedProductArgs&, Stream);
 // x in the dtype of sums: float64 where y is, else float32.
-void grouped_linear_blocks_launch(const GroupedProductArgs&, Stream);  // forward, for few rows
+// Forward, for few rows.
+void grouped_linear_blocks_launch(const GroupedProductArgs&, Stream);
 void grouped_decoded_launch(const GroupedProductArgs&, const DecodedGroups&, Stream);
 void grouped_linear_backward_weight_launch(const GroupedGradientArgs&, Stream);
 

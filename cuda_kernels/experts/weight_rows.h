@@ -3,6 +3,8 @@
 
 #include <fusewheel/experts/groups.h>
 
+#include <iterator>
+
 #include "common/reduce.h"
 #include "linear/block_stage.h"
 #include "row_groups.h"
@@ -115,15 +117,53 @@ struct BlockRows : StoredRows {
   }
 };
 
+// Weights that meet float64 are read one number at a time, whatever they are: nobody waits for them, and
+// kernels of their own would only make the library larger.
+template <typename T>
+constexpr bool kAsAny = std::is_same_v<T, double>;
+
+constexpr int kBlockKinds = std::size(kBlockFormats);
+
+// A weight in stored blocks of any kind, for float64.
+struct AnyBlockRows : StoredRows {
+  using Number = float;
+  static constexpr int kPart = 1;
+  static constexpr int kAtOnce = 1;
+  BlockKind kind;
+
+  explicit AnyBlockRows(const GroupWeights& weights)
+      : StoredRows(weights), kind(weights.first.blocks.kind) {}
+
+  __device__ void read(int64_t group, int64_t row, int64_t i, Number (&to)[kPart]) const {
+    decode(reinterpret_cast<const uint8_t*>(data + group * step + row * stride), i, to);
+  }
+
+ private:
+  // Looks for the kind from entry `entry` of the table on.
+  template <int entry = 0>
+  __device__ void decode(const uint8_t* from, int64_t i, Number (&to)[kPart]) const {
+    constexpr BlockFormat format = kBlockFormats[entry];
+    if (kind == format.kind) {
+      const int64_t block = i / format.weights;
+      const int part = static_cast<int>(i % format.weights) / kBlockPart;
+      BlockDecoder<format.kind>::template decode_some<kPart>(
+          from + block * format.bytes, part, static_cast<int>(i % kBlockPart), to);
+    } else if constexpr (entry + 1 < kBlockKinds) {
+      decode<entry + 1>(from, i, to);
+    }
+  }
+};
+
 // Calls body(rows) with the rows of a floating weight as they are read for an x of type T. The order of
 // a sum follows from this choice and from the sizes, not from addresses.
 template <typename T, typename Body>
 void for_floating_rows(const GroupWeights& weights, Dtype dtype, const Body& body) {
-  if (weights.first.dtype == dtype && !weights.transposed) {
-    body(DenseRows<T>(weights));
-  } else {
-    body(AnyRows<Accumulate<T>>(weights));
+  if constexpr (!kAsAny<T>) {
+    if (weights.first.dtype == dtype && !weights.transposed) {
+      return body(DenseRows<T>(weights));
+    }
   }
+  body(AnyRows<Accumulate<T>>(weights));
 }
 
 // sums[c][r] = row own[c] of the group's weight * row places[r] of x, for the first `rows` of R: what

@@ -26,7 +26,7 @@ struct Panel {
   int64_t rows;
   int64_t columns;
   void* to;     // [rows, columns], contiguous
-  Dtype dtype;  // of `to`: float32 or float64
+  Dtype dtype;  // of `to`: float32 or, but for blocks, float64
 };
 
 // Activations to be rounded.
@@ -42,7 +42,7 @@ struct RoundArgs {
 
 void linear_launch(const LinearArgs&, Stream);
 
-// For up to kFewRows. Any number may be tried on tensor cores; `tensor_launch` says whether it could.
+// For up to kFewRows, and no float64. Any number may be tried on tensor cores; `tensor_launch` says whether it could.
 void linear_int8_launch(const LinearArgs&, Stream);
 bool linear_int8_tensor_launch(const LinearArgs&, Stream);
 void linear_int8_dequantise_launch(const LinearWeight&, const Panel&, Stream);

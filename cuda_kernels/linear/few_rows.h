@@ -137,8 +137,11 @@ void few_rows_launch(const char* op, const LinearArgs& args, Stream stream) {
 
 template <typename Codes>
 void few_rows_launch(const char* op, const LinearArgs& args, Stream stream) {
-  for_dtype(args.x_dtype,
-            [&](auto zero) { few_rows_launch<decltype(zero), Codes>(op, args, stream); });
+  switch (args.x_dtype) {
+    case Dtype::kBFloat16: return few_rows_launch<__nv_bfloat16, Codes>(op, args, stream);
+    case Dtype::kFloat16: return few_rows_launch<__half, Codes>(op, args, stream);
+    default: return few_rows_launch<float, Codes>(op, args, stream);
+  }
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ struct BlockPanel {
   int64_t first;   // part of a row
   int64_t parts;   // of a row
   int64_t count;   // of rows
-  void* to;
+  float* to;
 
   template <typename Decoder>
   BlockPanel(Decoder, const LinearWeight& weight, const Panel& panel)
@@ -26,7 +26,7 @@ struct BlockPanel {
         first(panel.column / kBlockPart),
         parts(panel.columns / kBlockPart),
         count(panel.rows),
-        to(panel.to) {
+        to(static_cast<float*>(panel.to)) {
     const int64_t bytes = weight.columns / Decoder::kWeights * Decoder::kBytes;
     const auto* begin = static_cast<const uint8_t*>(weight.data);
     stored = {begin, begin + (weight.rows - 1) * stride + bytes};
@@ -38,11 +38,11 @@ struct BlockPanel {
 };
 
 // A warp decodes a run of parts. A lane has as many weights at a time as it writes at once.
-template <typename A, typename Decoder>
+template <typename Decoder>
 __global__ void __launch_bounds__(kWarp* kDecodeWarps, 4)  // half of the warps there can be
     decode_blocks(const __grid_constant__ BlockPanel panel, Divisor runs, int64_t items) {
   using Stage = BlockStage<Decoder>;
-  constexpr int N = kLanes<A>;
+  constexpr int N = kLanes<float>;
   __shared__ Stage stages[kDecodeWarps];
   const int64_t warps = static_cast<int64_t>(gridDim.x) * kDecodeWarps;
   for (int64_t item = static_cast<int64_t>(blockIdx.x) * kDecodeWarps + threadIdx.y; item < items;
@@ -51,15 +51,8 @@ __global__ void __launch_bounds__(kWarp* kDecodeWarps, 4)  // half of the warps 
     const int64_t begin = (item - row * runs.divisor) * Stage::kRun;
     const auto run = stages[threadIdx.y].fill(panel.stored, panel.rows + row * panel.stride,
                                               panel.first + begin, panel.parts - begin);
-    A* to = static_cast<A*>(panel.to) + (row * panel.parts + begin) * kBlockPart;
-    run.template for_own<N>([&](int i, const float(&weights)[N]) {
-      A values[N];
-#pragma unroll
-      for (int j = 0; j < N; ++j) {
-        values[j] = weights[j];
-      }
-      store(to + i, values);
-    });
+    float* to = panel.to + (row * panel.parts + begin) * kBlockPart;
+    run.template for_own<N>([&](int i, const float(&weights)[N]) { store(to + i, weights); });
   }
 }
 
@@ -75,15 +68,8 @@ void linear_blocks_dequantise_launch(const LinearWeight& weight, const Panel& pa
     const BlockPanel own(decoder, weight, panel);
     const int64_t runs = (own.parts + BlockStage<Decoder>::kRun - 1) / BlockStage<Decoder>::kRun;
     const int64_t items = own.count * runs;
-    const auto run = [&](auto zero) {
-      launch("linear_blocks", decode_blocks<decltype(zero), Decoder>, blocks_for(items, kDecodeWarps),
-             dim3(kWarp, kDecodeWarps), 0, stream, own, Divisor(runs), items);
-    };
-    if (panel.dtype == Dtype::kFloat64) {
-      run(double{});
-    } else {
-      run(float{});
-    }
+    launch("linear_blocks", decode_blocks<Decoder>, blocks_for(items, kDecodeWarps),
+           dim3(kWarp, kDecodeWarps), 0, stream, own, Divisor(runs), items);
   });
 }
 

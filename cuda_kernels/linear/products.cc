@@ -61,10 +61,13 @@ constexpr int64_t kTensorRows = 5;
 // The memory for panels, and how many rows (or columns) of `size` elements they have at most.
 struct Panels {
   int64_t most;
+  ScalarType type;  // that products are in
   Tensor memory;
 
-  Panels(int64_t count, int64_t size, const Tensor& like) {
-    const ScalarType dtype = sum_type(like);
+  Panels(int64_t count, int64_t size, const LinearWeight& weight, const Tensor& like)
+      : type(sum_type(like)) {
+    // Weights in blocks are float32 numbers.
+    const ScalarType dtype = weight.kind == WeightKind::kBlocks ? ScalarType::Float : type;
     const int64_t bytes = dtype == ScalarType::Double ? sizeof(double) : sizeof(float);
     const int64_t fitting = kPanelBytes / (std::max<int64_t>(size, 1) * bytes);
     most = std::min(count, std::max<int64_t>(fitting / 64 * 64, 64));
@@ -88,9 +91,8 @@ void decode(const LinearWeight& weight, const Panel& panel, Stream stream) {
 // y = x * transposed weight + bias, a panel of rows of the weight after another.
 void multiply_panels(const Linear& call, Stream stream) {
   const LinearWeight& weight = call.weight.weight;
-  const Panels panels(weight.rows, weight.columns, call.y);
-  const Tensor x = as_type(as_matrix(call.x.tensor, call.x.count, weight.columns),
-                           panels.memory.scalar_type());
+  const Panels panels(weight.rows, weight.columns, weight, call.y);
+  const Tensor x = as_type(as_matrix(call.x.tensor, call.x.count, weight.columns), panels.type);
   const Tensor y = as_matrix(call.y, call.x.count, weight.rows);
   for (int64_t begin = 0; begin < weight.rows; begin += panels.most) {
     const int64_t count = std::min(panels.most, weight.rows - begin);
@@ -99,23 +101,24 @@ void multiply_panels(const Linear& call, Stream stream) {
            stream);
     const auto bias =
         call.bias ? std::optional<Tensor>(part(*call.bias, 0, begin, count)) : std::nullopt;
-    rounded_linear(x, decoded, bias, part(y, 1, begin, count));
+    rounded_linear(x, as_type(decoded, panels.type), bias, part(y, 1, begin, count));
   }
 }
 
 // grad_x = grad * weight, a panel of columns of the weight after another.
 void multiply_panels(const LinearBackward& call, Stream stream) {
   const LinearWeight& weight = call.weight.weight;
-  const Panels panels(weight.columns, weight.rows, call.grad_x);
-  const Tensor grad = as_type(as_matrix(call.grad.tensor, call.grad.count, weight.rows),
-                              panels.memory.scalar_type());
+  const Panels panels(weight.columns, weight.rows, weight, call.grad_x);
+  const Tensor grad =
+      as_type(as_matrix(call.grad.tensor, call.grad.count, weight.rows), panels.type);
   const Tensor grad_x = as_matrix(call.grad_x, call.grad.count, weight.columns);
   for (int64_t begin = 0; begin < weight.columns; begin += panels.most) {
     const int64_t count = std::min(panels.most, weight.columns - begin);
     const Tensor decoded = panels.matrix(weight.rows, count);
     decode(weight, {0, begin, weight.rows, count, decoded.mutable_data_ptr(), dtype_of(decoded)},
            stream);
-    rounded_linear(grad, transposed(decoded), std::nullopt, part(grad_x, 1, begin, count));
+    rounded_linear(grad, transposed(as_type(decoded, panels.type)), std::nullopt,
+                   part(grad_x, 1, begin, count));
   }
 }
 
@@ -129,7 +132,8 @@ RowMatrix rounded(const RowMatrix& x, int64_t group_size, Stream stream) {
 }
 
 void multiply_codes(Linear& call, int64_t rounded_by, Stream stream) {
-  if (rounded_by > 0 && call.x.size > 0 && call.y.scalar_type() != ScalarType::Double) {
+  const bool is_double = call.y.scalar_type() == ScalarType::Double;
+  if (rounded_by > 0 && call.x.size > 0 && !is_double) {
     call.x = rounded(call.x, rounded_by, stream);
   }
   const bool is_int8 = call.weight.weight.kind == WeightKind::kInt8;
@@ -141,7 +145,7 @@ void multiply_codes(Linear& call, int64_t rounded_by, Stream stream) {
       (is_int8 ? linear_int8_tensor_launch : linear_int4_tensor_launch)(args, stream)) {
     return;
   }
-  if (call.x.count > kFewRows) {
+  if (call.x.count > kFewRows || is_double) {
     return multiply_panels(call, stream);
   }
   (is_int8 ? linear_int8_launch : linear_int4_launch)(args, stream);

@@ -22,15 +22,14 @@ void decode(const BlockFormat& format, int64_t rows, int64_t count, int64_t gap,
   weight.columns = columns;
   weight.stride = bytes + gap;
   weight.blocks = format;
-  for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64}) {
-    for (const auto& [row, column] : {std::pair<int64_t, int64_t>{0, 0}, {1, kBlockPart}}) {
-      if (row < rows && column < columns) {
-        const Panel panel{row, column, rows - row, columns - column, nullptr, dtype};
-        const Buffer to(panel.rows * panel.columns, size_of(dtype), 0, 0xff);
-        linear_blocks_dequantise_launch(
-            weight, {row, column, panel.rows, panel.columns, to.data(), dtype}, nullptr);
-        to.expect_written(size_of(dtype), format.name);
-      }
+  for (const auto& [row, column] : {std::pair<int64_t, int64_t>{0, 0}, {1, kBlockPart}}) {
+    if (row < rows && column < columns) {
+      const int64_t down = rows - row;
+      const int64_t across = columns - column;
+      const Buffer to(down * across, sizeof(float), 0, 0xff);
+      linear_blocks_dequantise_launch(
+          weight, {row, column, down, across, to.data(), Dtype::kFloat32}, nullptr);
+      to.expect_written(sizeof(float), format.name);
     }
   }
 }
