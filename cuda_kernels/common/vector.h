@@ -17,6 +17,17 @@ inline bool is_aligned(const void* address) {
   return reinterpret_cast<uintptr_t>(address) % kVectorBytes == 0;
 }
 
+// One of a few, which no register is looked up for.
+template <int N, typename T>
+__device__ T one_of(const T (&from)[N], int i) {
+  T own = from[0];
+#pragma unroll
+  for (int k = 1; k < N; ++k) {
+    own = i == k ? from[k] : own;
+  }
+  return own;
+}
+
 // V elements: one of them, or a multiple of kLanes<T> at an aligned address.
 template <int V, typename T>
 __device__ inline void load(const T* from, Accumulate<T> (&to)[V]) {

@@ -47,6 +47,9 @@ struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
 
+// Out of line, or the compiler would read those words alone that are needed.
+inline __attribute__((noipa)) uint4 __ldg(const uint4* from) { return *from; }
+
 inline float __uint_as_float(unsigned bits) { return ::fusewheel::emulation::as_float(bits); }
 
 inline uint64_t __umul64hi(uint64_t a, uint64_t b) {

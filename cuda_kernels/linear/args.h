@@ -6,6 +6,8 @@
 namespace fusewheel {
 
 constexpr int64_t kFewRows = 16;
+// Kernels for few rows read so many neighbours of x, also behind its end, where zeros must be.
+constexpr int64_t kRowRun = 16;
 
 struct LinearArgs {
   LinearWeight weight;
@@ -40,9 +42,11 @@ struct RoundArgs {
   Dtype dtype;
 };
 
+// For up to kFewRows rows by_vectors, and no float64.
 void linear_launch(const LinearArgs&, Stream);
 
-// For up to kFewRows, and no float64. Any number may be tried on tensor cores; `tensor_launch` says whether it could.
+// The same for codes. Any number of rows may be tried on tensor cores; `tensor_launch` says whether it
+// could.
 void linear_int8_launch(const LinearArgs&, Stream);
 bool linear_int8_tensor_launch(const LinearArgs&, Stream);
 void linear_int8_dequantise_launch(const LinearWeight&, const Panel&, Stream);

@@ -26,9 +26,9 @@ __device__ inline uint4 turned(const uint4& bits, int half) {
   return half == 0 ? bits : uint4{bits.z, bits.w, bits.x, bits.y};
 }
 
-// y = x * transposed weight + bias, for at most R rows. A warp has 2 columns of y, each half of its
-// lanes one of them, and adds up what their vectors of the weight give, in an order that depends on the
-// shape alone.
+// y = x * transposed weight + bias, for at most R rows by_vectors. A warp has 2 columns of y, each half
+// of its lanes one of them, and adds up what their vectors of the weight give, in an order that depends
+// on the shape alone.
 //
 // Both halves need the same part of x, which is twice as wide as what a lane reads at a time. One half
 // begins with the front of it, the other with the back, so that neighbouring bytes are asked for
@@ -36,11 +36,13 @@ __device__ inline uint4 turned(const uint4& bits, int half) {
 template <typename X, typename Codes, int R, int C>
 __global__ void __launch_bounds__(kWarp* kLinearWarps, 1)  // the 1: rather fewer blocks than spills
     few_rows(const __grid_constant__ LinearArgs args,
-             const __grid_constant__ WeightReader<Codes> weight, bool aligned) {
+             const __grid_constant__ WeightReader<Codes> weight) {
   using A = Accumulate<X>;
   constexpr int V = Codes::kPart;
   constexpr int kHalf = kWarp / C;
   constexpr int kAtOnce = 2;  // vectors of a lane, whose loads are under way together
+  // Several rows make the work on a part large against a step of a loop.
+  [[maybe_unused]] constexpr int kUnrolled = R == 1 ? kAtOnce * Codes::kParts : 1;
   static_assert(C == 2 && R <= kHalf, "a lane for each result");
   const int lane = threadIdx.x % kHalf;
   const int half = threadIdx.x / kHalf;
@@ -63,7 +65,7 @@ __global__ void __launch_bounds__(kWarp* kLinearWarps, 1)  // the 1: rather fewe
           scales[i] = weight.template scale<A>(own, vector);
         }
       }
-#pragma unroll
+#pragma unroll kUnrolled
       for (int i = 0; i < kAtOnce * Codes::kParts; ++i) {
         const int64_t vector = begin + i / Codes::kParts * kHalf;
         if (vector >= weight.vectors()) {
@@ -72,29 +74,24 @@ __global__ void __launch_bounds__(kWarp* kLinearWarps, 1)  // the 1: rather fewe
         const int part = i % Codes::kParts;
         const int64_t k = vector * weight.kElements + part * V;
         A w[V];
-        Codes::decode(bits[i / Codes::kParts], part, scales[i / Codes::kParts], w);
+        Codes::decode(one_of(bits, i / Codes::kParts), part, one_of(scales, i / Codes::kParts), w);
 #pragma unroll
         for (int piece = 0; piece < 2; ++piece) {
           constexpr int kPiece = V / 2;
           const int64_t at = k + (piece ^ half) * kPiece;
           const int64_t live = size - at;
-          const bool whole = live >= kPiece;
           A own_w[kPiece];
 #pragma unroll
           for (int j = 0; j < kPiece; ++j) {
             // Zero times an infinite scale is not zero.
-            own_w[j] = whole || j < live ? w[piece * kPiece + j] : A{};
+            own_w[j] = j < live ? w[piece * kPiece + j] : A{};
           }
 #pragma unroll
           for (int r = 0; r < R; ++r) {
             if (r < args.rows) {
               const auto* x = static_cast<const X*>(args.x) + r * args.x_stride + at;
               A values[kPiece];
-              if (aligned && whole) {
-                load(x, values);
-              } else {
-                load(x, values, live);
-              }
+              load(x, values);
               sums[r] += dot(values, own_w);
             }
           }
@@ -119,12 +116,11 @@ __global__ void __launch_bounds__(kWarp* kLinearWarps, 1)  // the 1: rather fewe
 template <typename X, typename Codes>
 void few_rows_launch(const char* op, const LinearArgs& args, Stream stream) {
   const WeightReader<Codes> weight(args.weight);
-  const bool aligned = is_aligned(args.x) && args.x_stride % kLanes<X> == 0;
   const auto run = [&](auto rows) {
     constexpr int kColumns = 2;  // share what is read of x
     const auto blocks = blocks_for(args.weight.rows, kColumns * kLinearWarps);
     launch(op, few_rows<X, Codes, decltype(rows)::value, kColumns>, blocks,
-           dim3(kWarp, kLinearWarps), 0, stream, args, weight, aligned);
+           dim3(kWarp, kLinearWarps), 0, stream, args, weight);
   };
   if (args.rows == 1) {
     run(std::integral_constant<int, 1>());

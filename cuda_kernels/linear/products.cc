@@ -5,6 +5,7 @@
 #include <fusewheel/linear/products.h>
 
 #include "args.h"
+#include "by_vectors.h"
 
 namespace fusewheel {
 namespace {
@@ -140,6 +141,9 @@ void multiply_codes(Linear& call, int64_t rounded_by, Stream stream) {
   if (call.weight.weight.kind == WeightKind::kBlocks) {
     return multiply_panels(call, stream);
   }
+  if (call.x.count <= kFewRows && !is_double) {
+    call.x = by_vectors(call.x, kRowRun);
+  }
   const LinearArgs args = linear_args(call);
   if (call.x.count >= kTensorRows &&
       (is_int8 ? linear_int8_tensor_launch : linear_int4_tensor_launch)(args, stream)) {
@@ -159,10 +163,11 @@ ScalarType product_type(const Tensor& x, const Tensor& weight, const std::option
   return one ? x.scalar_type() : sum_type(x);
 }
 
-void multiply_floats(const Linear& call, Stream stream) {
+void multiply_floats(Linear& call, Stream stream) {
   const LinearWeight& shape = call.weight.weight;
   const bool is_half = shape.dtype == Dtype::kBFloat16 || shape.dtype == Dtype::kFloat16;
   if (call.x.count <= kFewRows && dtype_of(call.x.tensor) == Dtype::kFloat32 && is_half) {
+    call.x = by_vectors(call.x, kRowRun);
     return linear_launch(linear_args(call), stream);
   }
   const Tensor& weight = call.weight.data;

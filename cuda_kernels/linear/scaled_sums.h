@@ -20,7 +20,7 @@ __device__ float scaled_sum(const LinearArgs& args, const WeightReader<Stored>& 
   float sum = 0;
 #pragma unroll 1
   for (int64_t vector = threadIdx.x; vector < weight.vectors(); vector += kWarp) {
-    const uint4 bits = weight.bits(column, vector);
+    const uint4 bits = weight.whole_bits(column, vector);
     const auto scale = weight.template scale<float>(column, vector);
 #pragma unroll
     for (int part = 0; part < Stored::kParts; ++part) {

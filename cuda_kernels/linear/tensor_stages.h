@@ -124,7 +124,7 @@ __device__ void read_codes(const WeightReader<typename Codes::Stored>& weight, i
 #pragma unroll
     for (int v = 0; v < Codes::kVectors; ++v) {
       const int64_t vector = (chunk * Codes::kVectors + v) * 4 + threadIdx.x % 4;
-      bits[n][v] = vector < weight.vectors() ? weight.bits(row, vector) : uint4{};
+      bits[n][v] = vector < weight.vectors() ? weight.whole_bits(row, vector) : uint4{};
     }
   }
 }

@@ -104,15 +104,24 @@ struct WeightReader {
     return (weight.columns + kElements - 1) / kElements;
   }
 
+  __device__ const unsigned char* at(int64_t row, int64_t vector) const {
+    return static_cast<const unsigned char*>(weight.data) + row * stride + vector * kVectorBytes;
+  }
+
+  // Of rows that are aligned, and as long as whole vectors.
+  __device__ uint4 whole_bits(int64_t row, int64_t vector) const {
+    const unsigned char* from = at(row, vector);
+    FUSEWHEEL_EXPECT_ALIGNED(from, kVectorBytes);
+    return __ldg(reinterpret_cast<const uint4*>(from));
+  }
+
   // Bytes beyond the row's end are zero.
   __device__ uint4 bits(int64_t row, int64_t vector) const {
-    const auto* from =
-        static_cast<const unsigned char*>(weight.data) + row * stride + vector * kVectorBytes;
     const int64_t left = bytes - vector * kVectorBytes;
     if (aligned && left >= kVectorBytes) {
-      FUSEWHEEL_EXPECT_ALIGNED(from, kVectorBytes);
-      return *reinterpret_cast<const uint4*>(from);
+      return whole_bits(row, vector);
     }
+    const unsigned char* from = at(row, vector);
     unsigned char stored[kVectorBytes];
 #pragma unroll
     for (int i = 0; i < kVectorBytes; ++i) {

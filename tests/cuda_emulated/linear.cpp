@@ -14,7 +14,7 @@ struct Shape {
   int64_t features;    // out
   int64_t columns;     // in
   int64_t group_size;  // 0: one group
-  int64_t gap;         // between the rows of the weight and of x
+  int64_t gap;         // between the rows of the weight
   int64_t skipped;     // before the first element
 };
 
@@ -67,8 +67,8 @@ void few_rows(const char* name, void (*run)(const LinearArgs&, Stream), const Sh
     return;  // decoded, and multiplied by ATen
   }
   for (const int64_t rows : {1, 3, 16}) {
-    const int64_t pitch = shape.columns + shape.gap;
-    const Buffer x((rows - 1) * pitch + shape.columns, size_of(dtype), shape.skipped, 0);
+    const int64_t pitch = (shape.columns + kRowRun - 1) / kRowRun * kRowRun;  // by_vectors
+    const Buffer x(rows * pitch, size_of(dtype), 0, 0);
     const Buffer bias(shape.features, size_of(dtype), 0, 0);
     const Buffer y(rows * shape.features, size_of(dtype), 0, 0xff);
     run({weight, x.data(), rows, pitch, dtype, bias.data(), dtype, y.data(), dtype}, nullptr);
