@@ -4,6 +4,7 @@
 #include <fusewheel/experts/experts.h>
 
 #include "experts.h"
+#include "linear/by_vectors.h"
 
 namespace fusewheel {
 namespace {
@@ -39,7 +40,8 @@ void mix(const char* op, Experts& call) {
   const int64_t stride = (inner + kTogether - 1) / kTogether * kTogether;
   const int64_t sizes[] = {tokens * k, stride};
   const Tensor hidden = empty_contiguous({sizes, 2}, dtype_for(call.last), call.y);
-  const RowMatrix x = rows_of(as_type(call.x, dtype_for(call.first)));
+  const RowMatrix rows = rows_of(as_type(call.x, dtype_for(call.first)));
+  const RowMatrix x = call.first.is_floating() ? rows : by_vectors(rows, kBlockPart);
   const ExpertsFirstArgs first{choice,
                                layer_of(call.first, x.tensor, x.stride),
                                call.activation,

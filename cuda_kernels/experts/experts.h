@@ -49,7 +49,7 @@ struct ExpertsLastArgs {
 
 void experts_first_launch(const ExpertsFirstArgs&, Stream);
 void experts_last_launch(const ExpertsLastArgs&, Stream);
-// For weights in blocks; `from` in the dtype of sums.
+// For weights in blocks; `from` by_vectors, in the dtype of sums.
 void experts_first_blocks_launch(const ExpertsFirstArgs&, Stream);
 void experts_last_blocks_launch(const ExpertsLastArgs&, Stream);
 

@@ -35,6 +35,25 @@ __device__ A activate(A gate, int64_t activation) {
   }
 }
 
+// Lane r gets the sum of number r over all lanes, with the bits of warp_sum. Lanes exchange the numbers
+// that are the other's, so that four take little more than one.
+template <typename A>
+__device__ A warp_sums(const A (&numbers)[kRowsAtOnce]) {
+  static_assert(kRowsAtOnce == 4);
+  const int lane = threadIdx.x;
+  A two[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const A own = lane < 16 ? numbers[i] : numbers[2 + i];
+    const A given = lane < 16 ? numbers[2 + i] : numbers[i];
+    two[i] = own + __shfl_xor_sync(0xffffffffu, given, 16);
+  }
+  const A own = lane % 16 < 8 ? two[0] : two[1];
+  const A given = lane % 16 < 8 ? two[1] : two[0];
+  const A sum = warp_reduce<Plus>(own + __shfl_xor_sync(0xffffffffu, given, 8), 8);
+  return __shfl_sync(0xffffffffu, sum, lane * 8 % kWarp);
+}
+
 // C features of a layer for up to kRowsAtOnce pairs, from `first` on in their order: lane r gets those
 // of pair r. `place_of` tells where the row of a pair is.
 template <int C, typename X, typename Weight, typename PlaceOf>
@@ -51,14 +70,7 @@ __device__ void features(const ExpertLayer& layer, const Weight& weight, const I
   lane_dots(weight, expert, own, from, places, rows, sums);
 #pragma unroll
   for (int c = 0; c < C; ++c) {
-    found[c] = 0;
-#pragma unroll
-    for (int r = 0; r < kRowsAtOnce; ++r) {
-      if (r < rows) {
-        const A sum = warp_sum(sums[c][r]);
-        found[c] = static_cast<int>(threadIdx.x) == r ? sum : found[c];
-      }
-    }
+    found[c] = warp_sums(sums[c]);
     if (layer.bias != nullptr) {
       found[c] += load_one<A>(layer.bias, layer.bias_dtype, expert * layer.rows + own[c]);
     }

@@ -5,6 +5,7 @@
 
 #include "grouped_linear.h"
 #include "linear/args.h"
+#include "linear/by_vectors.h"
 
 namespace fusewheel {
 namespace {
@@ -77,12 +78,14 @@ void multiply(const char* op, GroupedLinear& call) {
   if (call.args.weights.first.kind == WeightKind::kFloating) {
     return run(op, grouped_linear_launch, call.args, call.y);
   }
-  call.x = rows_of(as_type(call.x.tensor, accumulate_type(call.y)));
+  const GroupEnds& ends = call.args.ends;
+  const bool by_parts = call.args.backward || ends.rows > kFewRowsOfGroup * ends.count;
+  const RowMatrix x = rows_of(as_type(call.x.tensor, accumulate_type(call.y)));
+  call.x = by_parts ? x : by_vectors(x, kBlockPart);
   call.args.x = call.x.tensor.const_data_ptr();
   call.args.x_stride = call.x.stride;
-  const GroupEnds& ends = call.args.ends;
   on_stream(op, call.y, [&](Stream stream) {
-    if (call.args.backward || ends.rows > kFewRowsOfGroup * ends.count) {
+    if (by_parts) {
       multiply_parts(call, stream);
     } else {
       grouped_linear_blocks_launch(call.args, stream);

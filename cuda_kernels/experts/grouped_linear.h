@@ -21,7 +21,7 @@ struct DecodedGroups {
 
 void grouped_linear_launch(const GroupedProductArgs&, Stream);
 // x in the dtype of sums: float64 where y is, else float32.
-// Forward, for few rows.
+// Forward, for few rows by_vectors.
 void grouped_linear_blocks_launch(const GroupedProductArgs&, Stream);
 void grouped_decoded_launch(const GroupedProductArgs&, const DecodedGroups&, Stream);
 void grouped_linear_backward_weight_launch(const GroupedGradientArgs&, Stream);

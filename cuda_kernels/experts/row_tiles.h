@@ -37,6 +37,7 @@ __device__ inline RowTile row_tile(const GroupEnds& ends, const GroupRange& grou
     const int64_t group = base + lane;
     int64_t end = group < ends.count ? end_of(ends, group) : ends.rows;
     end = end > covered ? end : covered;
+#pragma unroll 1
     for (int distance = 1; distance < kWarp; distance *= 2) {
       const int64_t other = __shfl_sync(0xffffffffu, end, (lane - distance) & (kWarp - 1));
       end = lane >= distance && other > end ? other : end;
@@ -45,6 +46,7 @@ __device__ inline RowTile row_tile(const GroupEnds& ends, const GroupRange& grou
     const int64_t begin = lane == 0 ? covered : last;
     const int64_t own = group <= last_of_all ? (end - begin + rows - 1) / rows : 0;
     int64_t upto = own;
+#pragma unroll 1
     for (int distance = 1; distance < kWarp; distance *= 2) {
       const int64_t other = __shfl_sync(0xffffffffu, upto, (lane - distance) & (kWarp - 1));
       upto += lane >= distance ? other : 0;

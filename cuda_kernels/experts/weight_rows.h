@@ -176,6 +176,7 @@ __device__ void lane_dots(const Weight& weight, int64_t group, const int64_t (&o
   constexpr int V = Weight::kPart;
   constexpr int P = V < kLanes<X> ? V : kLanes<X>;
   const int64_t parts = (weight.columns + V - 1) / V;
+#pragma unroll 1
   for (int64_t begin = threadIdx.x; begin < parts; begin += kWarp * Weight::kAtOnce) {
     typename Weight::Number w[Weight::kAtOnce][C][V];
 #pragma unroll
@@ -228,26 +229,35 @@ __device__ void lane_dots(const BlockRows<Decoder>& weight, int64_t group, const
   __shared__ BlockStage<Decoder> stages[kProductWarps];
   const StoredBytes stored = weight.bytes(group);
   const int64_t parts = weight.columns / kBlockPart;
-#pragma unroll
+  // One row after another by the same instructions: decoding takes many of them.
+#pragma unroll 1
   for (int c = 0; c < C; ++c) {
+    const uint8_t* row = weight.row(group, one_of(own, c));
+    A own_sums[R] = {};
     for (int64_t begin = 0; begin < parts; begin += BlockStage<Decoder>::kRun) {
-      const auto run = stages[threadIdx.y].fill(stored, weight.row(group, own[c]), begin,
-                                                parts - begin);
+      const auto run = stages[threadIdx.y].fill(stored, row, begin, parts - begin);
       run.template for_own<N>([&](int i, const float(&w)[N]) {
 #pragma unroll
         for (int r = 0; r < R; ++r) {
           if (r < rows) {
             A values[N];
-            x.read(places[r], begin * kBlockPart + i, weight.columns, values);
+            load(x.data + places[r] * x.stride + begin * kBlockPart + i, values);
             A sum = 0;
 #pragma unroll
             for (int j = 0; j < N; ++j) {
               sum = multiply_add(values[j], static_cast<A>(w[j]), sum);
             }
-            sums[c][r] += sum;
+            own_sums[r] += sum;
           }
         }
       });
+    }
+#pragma unroll
+    for (int d = 0; d < C; ++d) {
+#pragma unroll
+      for (int r = 0; r < R; ++r) {
+        sums[d][r] = d == c ? own_sums[r] : sums[d][r];
+      }
     }
   }
 }

@@ -26,13 +26,16 @@ struct StoredBytes {
       FUSEWHEEL_EXPECT_ALIGNED(from, kVectorBytes);
       return *reinterpret_cast<const uint4*>(from);
     }
-    unsigned char stored[kVectorBytes];
-#pragma unroll
-    for (int i = 0; i < kVectorBytes; ++i) {
-      stored[i] = from + i >= begin && from + i < end ? from[i] : 0;
+    // Only at the two ends of a weight: few instructions matter more than speed.
+    uint64_t halves[2] = {};
+#pragma unroll 1
+    for (const uint8_t* last = from + kVectorBytes; from < last; ++from) {
+      const uint64_t byte = from >= begin && from < end ? *from : 0;
+      halves[0] = halves[0] >> 8 | halves[1] << 56;
+      halves[1] = halves[1] >> 8 | byte << 56;
     }
     uint4 bits;
-    memcpy(&bits, stored, sizeof(bits));
+    memcpy(&bits, halves, sizeof(bits));
     return bits;
   }
 };
@@ -65,6 +68,7 @@ struct BlockStage {
       const int own = lane / kSharing;
       const int i = lane % kSharing * N;
       const int steps = (parts + N - 1) / N;
+#pragma unroll 1
       for (int step = 0; step < steps; ++step) {
         const int part = kFarApart ? own * steps + step : step * N + own;
         if (part < parts) {

@@ -57,7 +57,7 @@ FLOORS: dict[str, Floor] = {
     "few_rows<float, Floats<__nv_bfloat16>, 1, 2>": Floor(0.4375, _ROWS),
     "few_rows<__nv_bfloat16, Int8, 1, 2>": Floor(0.3125, _ROWS),
     "few_rows<__nv_bfloat16, Int4, 1, 2>": Floor(0.25, _ROWS),
-    "few_rows<float, Floats<__nv_bfloat16>, 16, 2>": Floor(0.1875, _ROWS),
+    "few_rows<float, Floats<__nv_bfloat16>, 16, 2>": Floor(0.25, _ROWS),
     **{
         f"linear_tiles<__nv_bfloat16, Int{bits}Tiles, {tiles}>": Floor(0.125, why)
         for bits in (8, 4)
