@@ -70,14 +70,11 @@ __global__ void __launch_bounds__(kTileThreads, 2)
         }
       }
       share(tile, weights);
-      add_products<true>(weights, given.v, key, column, shared, result);
+      add_products(weights, given.v, key, column, true, shared, result);
     }
 
     A sums[kOwnRows];
-#pragma unroll
-    for (int i = 0; i < kOwnRows; ++i) {
-      sums[i] = softmax.finish(i, task, task.part == 0 ? given.logsumexp : nullptr);
-    }
+    softmax.finish(task, task.part == 0 ? given.logsumexp : nullptr, sums);
     store_result<groups>(given.out, task.first, column, result,
                          [&](int i, A value) { return value / sums[i]; });
   }
@@ -96,7 +93,7 @@ void launch_attend(const char* op, const AttentionArgs& args, const PackedRows& 
     const int64_t values = attention_scratch_bytes(shape);
     launch(op, mark_values<T>, blocks_for(values, kWarps), dim3(kWarp, kWarps), 0, stream, args,
            values);
-    for_groups<A>(shape.value_size, [&](auto groups) {
+    for_groups<A, kHasTensorForward<T>>(shape.value_size, [&](auto groups) {
       constexpr int kColumns = kResultColumns<A, decltype(groups)::value>;
       const Division division(shape.batch, shape.heads, shape.queries, shape.value_size, kColumns,
                               packed.queries);

@@ -14,11 +14,13 @@ namespace {
 
 enum class Of { kQueries, kKeys, kValues };
 
-template <typename T, Of of, int groups>
-__device__ void gradient(const AttentionBackwardArgs& args, const Division& division, int64_t index,
-                         Accumulate<T>* shared) {
+// One function for all three: they differ in whose rows meet whose, and three copies of it would be
+// the largest part of the library.
+template <typename T, int groups>
+__device__ void gradient(const AttentionBackwardArgs& args, const Division& division, Of of,
+                         int64_t index, Accumulate<T>* shared) {
   using A = Accumulate<T>;
-  constexpr bool kByQuery = of == Of::kQueries;
+  const bool by_queries = of == Of::kQueries;
   const auto& forward = args.forward;
   const auto& shape = forward.shape;
   const int64_t group = shape.heads / shape.kv_heads;
@@ -28,19 +30,21 @@ __device__ void gradient(const AttentionBackwardArgs& args, const Division& divi
     return;
   }
   const Sequence& own = task.own;
-  const Band band = kByQuery ? by_query(own, shape) : by_key(own, shape);
-  const int64_t first_head = kByQuery ? task.head : task.head * group;
-  const int64_t end_head = kByQuery ? task.head + 1 : first_head + group;
+  const Band band = by_queries ? by_query(own, shape) : by_key(own, shape);
+  const int64_t first_head = by_queries ? task.head : task.head * group;
+  const int64_t end_head = by_queries ? task.head + 1 : first_head + group;
   const int64_t kv_head = first_head / group;
-  const Head<T> k(forward.k, task.batch, kv_head, own.key, own.keys, shape.size);
-  const Head<T> v(forward.v, task.batch, kv_head, own.key, own.keys, shape.value_size);
+  const auto of_keys = [&](const View& view, int64_t size) {
+    return Head<T>(view, task.batch, kv_head, own.key, own.keys, size);
+  };
   const int64_t column = task.part * kResultColumns<A, groups>;
   Result<A, groups> result = {};
-  A dots[kOwnRows] = {};  // of the shares and their gradients
+  A dots[kOwnRows][1] = {};  // of the shares and their gradients
 
   for (int64_t head = first_head; head < end_head; ++head) {
-    const Head<T> q(forward.q, task.batch, head, own.query, own.queries, shape.size);
-    const Head<T> grad(args.grad, task.batch, head, own.query, own.queries, shape.value_size);
+    const auto of_queries = [&](const View& view, int64_t size) {
+      return Head<T>(view, task.batch, head, own.query, own.queries, size);
+    };
     const Scores<T> scores(forward, task.batch, head);
     const Queries<A> queries(args, task, head);
     const int64_t end = task.wrong ? 0 : band.end(band.last(task.first));
@@ -48,52 +52,68 @@ __device__ void gradient(const AttentionBackwardArgs& args, const Division& divi
       Tile<A> tile;
       // The gradients of the shares wait where the weights will be: a thread has too few registers for
       // both tiles and the result.
-      if constexpr (of != Of::kValues) {
-        multiply_rows(kByQuery ? grad : v, task.first, kByQuery ? v : grad, other, shared, tile);
+#pragma unroll 1
+      for (bool of_shares = of != Of::kValues;; of_shares = false) {
+        const int64_t size = of_shares ? shape.value_size : shape.size;
+        const Head<T> q = of_queries(of_shares ? args.grad : forward.q, size);
+        const Head<T> k = of_keys(of_shares ? forward.v : forward.k, size);
+        const Head<T> left = by_queries ? q : k;
+        const Head<T> right = by_queries ? k : q;
+        multiply_rows(left, task.first, right, other, shared, tile);
+        if (!of_shares) {
+          break;
+        }
         share(tile, weights);
       }
-      multiply_rows(kByQuery ? q : k, task.first, kByQuery ? k : q, other, shared, tile);
       const TileBand visible = band.tile(task.first, other);
-#pragma unroll
-      for (int i = 0; i < kOwnRows; ++i) {
+      const int64_t row_stride = by_queries ? scores.query_stride : scores.key_stride;
+      const int64_t column_stride = by_queries ? scores.key_stride : scores.query_stride;
+      // A product becomes a share, or the gradient of the product.
+      const auto weigh = [&](int i, int j, A& element, A& dot) {
         const int64_t row = task.first + own_row(i);
-        const Span columns = visible.span(own_row(i));
+        const int64_t at = other + own_column(j);
+        const bool is_visible = visible.span(own_row(i)).holds(own_column(j));
+        const Query<A> query = queries[by_queries ? row : at];
+        A cap = 0;
+        const A score = scores.finish(element, row * row_stride + at * column_stride, is_visible, cap);
+        // Of a key that is not seen the value may be infinite.
+        const bool seen = score != kNothing<A>;
+        element = seen ? exponential(score - query.base) : 0;
+        if (of != Of::kValues) {
+          const A share_gradient = weights[weight_at<A>(i, j)];
+          const A slope = element * (share_gradient - query.delta) * (1 - cap * cap);
+          dot += seen ? element * share_gradient : 0;
+          element = seen ? slope : 0;
+        }
+      };
+#pragma unroll 1
+      for (int i = 0; i < kOwnRows; ++i) {
 #pragma unroll
         for (int j = 0; j < kOwnColumns; ++j) {
-          const int64_t at = other + own_column(j);
-          const Query<A> query = queries[kByQuery ? row : at];
-          A cap = 0;
-          const A score = scores.finish(tile[i][j], kByQuery ? row : at, kByQuery ? at : row,
-                                    columns.holds(own_column(j)), cap);
-          // Of a key that is not seen the value may be infinite.
-          const bool seen = score != kNothing<A>;
-          const A share = seen ? exponential(score - query.base) : 0;
-          tile[i][j] = share;
-          if constexpr (of != Of::kValues) {
-            const A share_gradient = weights[weight_at<A>(i, j)];
-            const A slope = share * (share_gradient - query.delta) * (1 - cap * cap);
-            dots[i] += seen ? share * share_gradient : 0;
-            tile[i][j] = seen ? slope : 0;
-          }
+          weigh(i, j, tile[0][j], dots[0][0]);
         }
+        turn_rows(tile);
+        turn_rows(dots);
       }
       share(tile, weights);
-      const Head<T>& factor = kByQuery ? k : of == Of::kKeys ? q : grad;
-      add_products<kByQuery>(weights, factor, other, column, shared, result);
+      const Head<T> right = by_queries      ? of_keys(forward.k, shape.size)
+                            : of == Of::kKeys ? of_queries(forward.q, shape.size)
+                                              : of_queries(args.grad, shape.value_size);
+      add_products(weights, right, other, column, by_queries, shared, result);
     }
   }
 
-  const View& to = kByQuery ? args.grad_q : of == Of::kKeys ? args.grad_k : args.grad_v;
-  const Head<T> out(to, task.batch, task.head, kByQuery ? own.query : own.key, band.rows,
+  const View& to = by_queries ? args.grad_q : of == Of::kKeys ? args.grad_k : args.grad_v;
+  const Head<T> out(to, task.batch, task.head, by_queries ? own.query : own.key, band.rows,
                     of == Of::kValues ? shape.value_size : shape.size);
   const A scale = task.wrong ? static_cast<A>(NAN)
                              : of == Of::kValues ? 1 : static_cast<A>(shape.scale);
   store_result<groups>(out, task.first, column, result,
                        [&](int, A value) { return value * scale; });
-  if (kByQuery && args.dots != nullptr && task.part == 0) {
+  if (by_queries && args.dots != nullptr && task.part == 0) {
 #pragma unroll
     for (int i = 0; i < kOwnRows; ++i) {
-      const A dot = task.wrong ? static_cast<A>(NAN) : warp_reduce<Plus>(dots[i], kAcross);
+      const A dot = task.wrong ? static_cast<A>(NAN) : warp_reduce<Plus>(dots[i][0], kAcross);
       const int64_t query = task.first + own_row(i);
       if (own_column(0) == 0 && query < own.queries) {
         row_values<A>(args.dots, shape, task.batch, task.head, own.query)[query] = dot;
@@ -121,13 +141,9 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   for (int64_t index = blockIdx.x; index < tasks; index += gridDim.x) {
     const int64_t value = index - of.keys.tasks;
     const int64_t query = value - of.values.tasks;
-    if (value < 0) {
-      gradient<T, Of::kKeys, groups>(args, of.keys, index, shared);
-    } else if (query < 0) {
-      gradient<T, Of::kValues, groups>(args, of.values, value, shared);
-    } else {
-      gradient<T, Of::kQueries, groups>(args, of.queries, query, shared);
-    }
+    const Of own = value < 0 ? Of::kKeys : query < 0 ? Of::kValues : Of::kQueries;
+    const Division& division = value < 0 ? of.keys : query < 0 ? of.values : of.queries;
+    gradient<T, groups>(args, division, own, value < 0 ? index : query < 0 ? value : query, shared);
   }
 }
 
@@ -148,8 +164,8 @@ __global__ void __launch_bounds__(kTileThreads)
     A sum = 0;
     for (int64_t k = 0; k < shape.value_size; k += kDepth<A>) {
       __syncthreads();  // what was there has been read
-      load_part<kTile, kDepth<A>, kSliceStride<A>, false>(grad, task.first, k, shared);
-      load_part<kTile, kDepth<A>, kSliceStride<A>, false>(out, task.first, k, shared + kSlice<A>);
+      load_part<kTile, kDepth<A>, kSliceStride<A>>(grad, task.first, k, false, shared);
+      load_part<kTile, kDepth<A>, kSliceStride<A>>(out, task.first, k, false, shared + kSlice<A>);
       __syncthreads();
       for (int d = 0; threadIdx.x < kTile && d < kDepth<A>; d += kLanes<A>) {
         A left[kLanes<A>];
@@ -209,7 +225,8 @@ void launch_gradients_of(const char* op, const AttentionBackwardArgs& args,
   launch(op, subtract<T>, blocks_for(rows.tasks, 1), kTileThreads, kTileBytes<A>, stream, args,
          rows);
   const int64_t widest = shape.size > shape.value_size ? shape.size : shape.value_size;
-  for_groups<A>(widest, [&](auto groups) {
+  // Tensor cores have most heads of half types.
+  for_groups<A, sizeof(T) == 2>(widest, [&](auto groups) {
     constexpr int kGroups = decltype(groups)::value;
     const auto divide = [&](int64_t heads, int64_t rows, int64_t size, const Packed& sequences) {
       return Division(shape.batch, heads, rows, size, kResultColumns<A, kGroups>, sequences);

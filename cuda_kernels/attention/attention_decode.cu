@@ -15,17 +15,16 @@ constexpr int kDecodeBlocks = kRows * kValueLanes<C> * sizeof(A) <= 128 ? 4 : 3;
 
 template <typename C, typename A, int kRows>
 __global__ void __launch_bounds__(kDecodeThreads, kDecodeBlocks<C, A, kRows>)
-    attend_part(const __grid_constant__ DecodeCall call, const __grid_constant__ Divisor page_size,
-                bool k_vectors, bool v_vectors, int64_t tasks) {
+    attend_part(const __grid_constant__ DecodePlan call, bool k_vectors, bool v_vectors) {
   using Memory = PartMemory<A, kRows>;
   FUSEWHEEL_DYNAMIC_SHARED(Memory, shared);
-  for (int64_t index = blockIdx.x; index < tasks; index += gridDim.x) {
+  for (int64_t index = blockIdx.x; index < call.tasks; index += gridDim.x) {
     const PartTask<kRows> task(call, index);
     if (task.from >= task.to) {
       continue;
     }
     // What the task before has left there has been read: its `row_reduce` is a barrier.
-    if (find_places(call, page_size, task, shared->places)) {
+    if (find_places(call, task, shared->places)) {
       for (int r = threadIdx.x; r < task.rows; r += kDecodeThreads) {
         task.template found<A>(call, r)[kPartPeak] = static_cast<A>(NAN);
       }
@@ -49,9 +48,13 @@ __global__ void __launch_bounds__(kDecodeThreads)
   const int64_t warps = static_cast<int64_t>(gridDim.x) * blockDim.y;
   for (int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; row < rows;
        row += warps) {
-    const int64_t query = row % shape.queries;
-    const int64_t head = row / shape.queries % shape.heads;
-    const int64_t batch = row / shape.queries / shape.heads;
+    const int64_t of_sequence = shape.heads * shape.queries;
+    const int64_t batch = row / of_sequence;
+    const int64_t own = row % of_sequence;
+    const int64_t head = own / shape.queries;
+    const auto found_of = [&](int64_t part) {
+      return found_at<A>(call, (batch * call.parts + part) * of_sequence + own);
+    };
     const int64_t length = length_of(call, batch);
     const bool wrong = length < 0 || length > capacity_of(call);
     const int64_t begin = wrong ? 0 : first_key(shape, length, 0) / kDecodePart;
@@ -61,13 +64,13 @@ __global__ void __launch_bounds__(kDecodeThreads)
                        : load_one<A>(call.args.sinks, shape.dtype, head);
     A peak = wrong ? static_cast<A>(NAN) : sink;
     for (int64_t part = begin; part < end; ++part) {
-      peak = Larger()(peak, found_at<A>(call, batch, part, head, query)[kPartPeak]);
+      peak = Larger()(peak, found_of(part)[kPartPeak]);
     }
     const A base = peak == -static_cast<A>(INFINITY) ? 0 : peak;
     A total = exponential(sink - base);
     A odd = 0;
     for (int64_t part = begin; part < end && peak == peak; ++part) {
-      const A* found = found_at<A>(call, batch, part, head, query);
+      const A* found = found_of(part);
       total += found[kPartTotal] * exponential(found[kPartPeak] - base);
       odd += found[kPartOdd];
     }
@@ -82,7 +85,7 @@ __global__ void __launch_bounds__(kDecodeThreads)
     for (int64_t column = threadIdx.x; column < shape.value_size; column += kOwn * kWarp) {
       A sums[kOwn] = {};
       for (int64_t part = begin; part < end && peak == peak; ++part) {
-        const A* found = found_at<A>(call, batch, part, head, query);
+        const A* found = found_of(part);
         const A share = exponential(found[kPartPeak] - base);
 #pragma unroll
         for (int i = 0; i < kOwn; ++i) {
@@ -111,14 +114,12 @@ bool has_vectors(const Cache& cache, int64_t element, int64_t bytes) {
 
 template <typename C, typename A, int kRows>
 void launch_parts(const DecodeCall& call, Stream stream) {
-  const auto& shape = call.args.shape;
   constexpr auto kElement = static_cast<int64_t>(sizeof(C));
-  const int64_t rows = shape.heads / shape.kv_heads * shape.queries;
-  const int64_t tasks = shape.batch * call.parts * shape.kv_heads * ((rows + kRows - 1) / kRows);
-  launch("attention_decode", attend_part<C, A, kRows>, blocks_for(tasks, 1), kDecodeThreads,
-         sizeof(PartMemory<A, kRows>), stream, call, page_size_of(call),
+  const DecodePlan plan(call, kRows);
+  launch("attention_decode", attend_part<C, A, kRows>, blocks_for(plan.tasks, 1), kDecodeThreads,
+         sizeof(PartMemory<A, kRows>), stream, plan,
          has_vectors(call.args.k, kElement, kElement * kKeyLanes<C>),
-         has_vectors(call.args.v, kElement, kElement * kValueLanes<C>), tasks);
+         has_vectors(call.args.v, kElement, kElement * kValueLanes<C>));
 }
 
 // With room for as few queries as there are.
@@ -131,12 +132,15 @@ void launch_for_rows(const DecodeCall& call, Stream stream) {
       return;
     }
   }
-  if (rows == 1) {
+  // Of float64 speed is not asked for, and of half types tensor cores have most of what is more than four.
+  if (rows == 1 || sizeof(A) == 8) {
     launch_parts<C, A, 1>(call, stream);
-  } else if (rows <= 4 || sizeof(A) == 8) {
-    launch_parts<C, A, 4>(call, stream);
   } else if constexpr (sizeof(A) == 4) {
-    launch_parts<C, A, 8>(call, stream);
+    if (rows <= 4 || sizeof(C) == 2) {
+      launch_parts<C, A, 4>(call, stream);
+    } else if constexpr (sizeof(C) != 2) {
+      launch_parts<C, A, 8>(call, stream);
+    }
   }
 }
 

@@ -18,21 +18,17 @@ __device__ A across_key(A value) {
   return value;
 }
 
-inline Divisor page_size_of(const DecodeCall& call) {
-  return Divisor(call.args.page_size > 0 ? call.args.page_size : 1);
-}
-
 // Whether a page that does not exist should hold a key that is seen.
 template <int kRows>
-__device__ bool find_places(const DecodeCall& call, const Divisor& page_size,
-                            const PartTask<kRows>& task, Place (&places)[kDecodePart]) {
+__device__ bool find_places(const DecodePlan& call, const PartTask<kRows>& task,
+                            Place (&places)[kDecodePart]) {
   int missing = 0;
   for (int i = task.from + static_cast<int>(threadIdx.x); i < task.to; i += kDecodeThreads) {
     const int64_t key = task.begin + i;
     int64_t page = task.batch;
     int64_t slot = key;
     if (call.args.table != nullptr) {
-      const auto entry = static_cast<int64_t>(page_size.divide(static_cast<uint64_t>(key)));
+      const auto entry = static_cast<int64_t>(call.page_size.divide(static_cast<uint64_t>(key)));
       page = call.args.table[task.batch * call.args.entries + entry];
       slot = key - entry * call.args.page_size;
     }
@@ -53,7 +49,7 @@ constexpr float kQueryUnit = sizeof(C) == 1 ? 1.0f / 65536 : 1;
 // Elements [begin, begin + kDecodeDepth) of all queries, in pieces of vectors; zeros where there are
 // none.
 template <typename C, int V, int kRows, typename A>
-__device__ void load_queries(const DecodeCall& call, const PartTask<kRows>& task, int64_t begin,
+__device__ void load_queries(const DecodePlan& call, const PartTask<kRows>& task, int64_t begin,
                              PartMemory<A, kRows>& shared) {
   const auto& shape = call.args.shape;
   const auto& strides = call.args.q_strides;
@@ -63,8 +59,8 @@ __device__ void load_queries(const DecodeCall& call, const PartTask<kRows>& task
     A value = 0;
     if (row < task.rows && column < shape.size) {
       value = load_one<A>(call.args.q, shape.dtype,
-                          task.batch * strides[0] + task.head(shape, row) * strides[1] +
-                              task.query(shape, row) * strides[2] + column) *
+                          task.batch * strides[0] + task.head(call, row) * strides[1] +
+                              task.query(call, row) * strides[2] + column) *
               kQueryUnit<C>;
     }
     shared.values[i] = value;
@@ -73,7 +69,7 @@ __device__ void load_queries(const DecodeCall& call, const PartTask<kRows>& task
 
 // Products of all queries and keys.
 template <typename C, int kRows, typename A>
-__device__ void multiply_keys(const DecodeCall& call, const PartTask<kRows>& task, bool vectors,
+__device__ void multiply_keys(const DecodePlan& call, const PartTask<kRows>& task, bool vectors,
                               PartMemory<A, kRows>& shared) {
   constexpr int V = kKeyLanes<C>;
   constexpr int kOwn = 2;  // keys of a thread at a time
@@ -135,7 +131,7 @@ __device__ void multiply_keys(const DecodeCall& call, const PartTask<kRows>& tas
 
 // Products become scores, and these their exponentials relative to the largest. A warp has a query.
 template <typename C, int kRows, typename A>
-__device__ void take_exponentials(const DecodeCall& call, const PartTask<kRows>& task,
+__device__ void take_exponentials(const DecodePlan& call, const PartTask<kRows>& task,
                                   PartMemory<A, kRows>& shared) {
   const auto& shape = call.args.shape;
   const auto scale = static_cast<A>(shape.scale / kQueryUnit<C>);
@@ -147,7 +143,7 @@ __device__ void take_exponentials(const DecodeCall& call, const PartTask<kRows>&
     A peak = -static_cast<A>(INFINITY);
     for (int slot = task.from + lane; slot < task.to; slot += kWarp) {
       A score = -static_cast<A>(INFINITY);
-      if (task.sees(shape, r, slot)) {
+      if (task.sees(call, r, slot)) {
         score = shared.scores[r][slot];
         if (shape.is_int8) {
           score *= scales[shared.places[slot].in(call.args.k_scales, task.kv_head)];
@@ -183,7 +179,7 @@ struct Either {
 // Sums of values. Returns, by bits, the queries that see a value which is not finite: it counts as 0
 // in the sums, so that it does not reach the queries that do not see it.
 template <typename C, int kRows, typename A>
-__device__ unsigned add_values(const DecodeCall& call, const PartTask<kRows>& task, bool vectors,
+__device__ unsigned add_values(const DecodePlan& call, const PartTask<kRows>& task, bool vectors,
                                PartMemory<A, kRows>& shared) {
   constexpr int V = kValueLanes<C>;
   const auto& shape = call.args.shape;
@@ -218,7 +214,7 @@ __device__ unsigned add_values(const DecodeCall& call, const PartTask<kRows>& ta
       if (!(spoilt == 0)) {
 #pragma unroll 1
         for (int r = 0; r < task.rows; ++r) {
-          odd |= static_cast<unsigned>(task.sees(shape, r, slot)) << r;
+          odd |= static_cast<unsigned>(task.sees(call, r, slot)) << r;
         }
 #pragma unroll
         for (int i = 0; i < V; ++i) {

@@ -41,12 +41,37 @@ __device__ inline int64_t first_key(const DecodeShape& shape, int64_t length, in
   return shape.left < 0 || at < shape.left ? 0 : at - shape.left;
 }
 
+// A call, and how blocks divide its work. A row is a query of one of the heads that share a head of the
+// cache; the queries of a head come one after another. A block has up to so many rows.
+struct DecodePlan : DecodeCall {
+  int64_t group;    // heads that share one
+  int64_t of_head;  // rows of a head of the cache
+  int64_t tasks;
+  Divisor queries;
+  Divisor blocks;  // of the rows of a head
+  Divisor kv_heads;
+  Divisor all_parts;
+  Divisor page_size;
+
+  DecodePlan(const DecodeCall& call, int64_t rows)
+      : DecodeCall(call),
+        group(args.shape.heads / args.shape.kv_heads),
+        of_head(group * args.shape.queries),
+        tasks(args.shape.batch * parts * args.shape.kv_heads * ((of_head + rows - 1) / rows)),
+        queries(at_least_one(args.shape.queries)),
+        blocks(at_least_one((of_head + rows - 1) / rows)),
+        kv_heads(args.shape.kv_heads),
+        all_parts(at_least_one(parts)),
+        page_size(at_least_one(args.page_size)) {}
+
+ private:
+  static int64_t at_least_one(int64_t value) { return value > 0 ? value : 1; }
+};
+
+// What was found for a row of [batch, parts, heads, queries].
 template <typename A>
-__device__ A* found_at(const DecodeCall& call, int64_t batch, int64_t part, int64_t head,
-                       int64_t query) {
-  const auto& shape = call.args.shape;
-  const int64_t row = ((batch * call.parts + part) * shape.heads + head) * shape.queries + query;
-  return static_cast<A*>(call.found) + row * (kPartHead + shape.value_size);
+__device__ A* found_at(const DecodeCall& call, int64_t row) {
+  return static_cast<A*>(call.found) + row * (kPartHead + call.args.shape.value_size);
 }
 
 // Where a key lies. Written by one access.
@@ -74,42 +99,43 @@ struct PartMemory {
 template <int kRows>
 struct PartTask {
   int64_t batch;
-  int64_t part;
   int64_t kv_head;
-  int64_t first;  // row of those of the head
+  int64_t first;      // row of those of the head
+  int64_t first_all;  // the same of those of all heads, parts and sequences
   int rows;
   int64_t length;
   int64_t begin;  // its first key
   int from;       // keys that any query sees, from the first one on
   int to;
 
-  __device__ PartTask(const DecodeCall& call, int64_t index) {
-    const auto& shape = call.args.shape;
-    const int64_t all = shape.heads / shape.kv_heads * shape.queries;
-    const int64_t blocks = (all + kRows - 1) / kRows;
-    first = index % blocks * kRows;
-    rows = static_cast<int>(all - first < kRows ? all - first : kRows);
-    kv_head = index / blocks % shape.kv_heads;
-    part = index / blocks / shape.kv_heads % call.parts;
-    batch = index / blocks / shape.kv_heads / call.parts;
-    length = length_of(call, batch);
-    begin = part * kDecodePart;
+  __device__ PartTask(const DecodePlan& plan, int64_t index) {
+    const auto& shape = plan.args.shape;
+    const int64_t beside = plan.blocks.divide(index);
+    first = (index - beside * plan.blocks.divisor) * kRows;
+    rows = static_cast<int>(plan.of_head - first < kRows ? plan.of_head - first : kRows);
+    const int64_t of_sequence = plan.kv_heads.divide(beside);
+    kv_head = beside - of_sequence * shape.kv_heads;
+    first_all = of_sequence * shape.heads * shape.queries + kv_head * plan.of_head + first;
+    batch = plan.all_parts.divide(of_sequence);
+    begin = (of_sequence - batch * plan.parts) * kDecodePart;
+    length = length_of(plan, batch);
     from = to = 0;
-    if (length >= 0 && length <= capacity_of(call)) {
+    if (length >= 0 && length <= capacity_of(plan)) {
       from = within(first_key(shape, length, 0));
       to = within(length);
     }
   }
 
-  __device__ int64_t head(const DecodeShape& shape, int row) const {
-    return kv_head * (shape.heads / shape.kv_heads) + (first + row) / shape.queries;
+  __device__ int64_t head(const DecodePlan& plan, int row) const {
+    return kv_head * plan.group + static_cast<int64_t>(plan.queries.divide(first + row));
   }
-  __device__ int64_t query(const DecodeShape& shape, int row) const {
-    return (first + row) % shape.queries;
+  __device__ int64_t query(const DecodePlan& plan, int row) const {
+    return first + row - plan.queries.divide(first + row) * plan.queries.divisor;
   }
-  __device__ bool sees(const DecodeShape& shape, int row, int slot) const {
+  __device__ bool sees(const DecodePlan& plan, int row, int slot) const {
+    const auto& shape = plan.args.shape;
     const int64_t key = begin + slot;
-    const int64_t own = query(shape, row);
+    const int64_t own = query(plan, row);
     return key >= first_key(shape, length, own) && key <= own + length - shape.queries;
   }
   // How far from its first key, but not outside of the part.
@@ -119,7 +145,7 @@ struct PartTask {
   }
   template <typename A>
   __device__ A* found(const DecodeCall& call, int row) const {
-    return found_at<A>(call, batch, part, head(call.args.shape, row), query(call.args.shape, row));
+    return found_at<A>(call, first_all + row);
   }
 };
 

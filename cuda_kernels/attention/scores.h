@@ -132,15 +132,18 @@ struct Scores {
 };
 
 // Calls body(groups) with as many groups of columns as `size` needs; at most two, in float64 one: a
-// thread has no registers for more.
-template <typename A, typename Body>
+// thread has no registers for more. Where few heads come here, two are for all sizes.
+template <typename A, bool few, typename Body>
 void for_groups(int64_t size, const Body& body) {
-  if constexpr (sizeof(A) < sizeof(double)) {
-    if (size > kResultColumns<A, 1>) {
-      return body(std::integral_constant<int, 2>());
-    }
+  if constexpr (sizeof(A) == sizeof(double)) {
+    body(std::integral_constant<int, 1>());
+  } else if constexpr (few) {
+    body(std::integral_constant<int, 2>());
+  } else if (size > kResultColumns<A, 1>) {
+    body(std::integral_constant<int, 2>());
+  } else {
+    body(std::integral_constant<int, 1>());
   }
-  body(std::integral_constant<int, 1>());
 }
 
 }  // namespace

@@ -21,6 +21,18 @@ struct OwnElements {
   static __device__ A& at(Tile<A>& tile, int i, int j) {
     return tile[i][j];
   }
+  // Calls body(row, column, element) for each of them.
+  template <typename A, typename Body>
+  static __device__ void for_each(Tile<A>& tile, const Body& body) {
+#pragma unroll 1
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) {
+        body(row(i), column(j), tile[0][j]);
+      }
+      turn_rows(tile);
+    }
+  }
 };
 
 // The scores of row i of the thread become shares, relative to the largest score so far; `found` is the
@@ -64,19 +76,24 @@ class Softmax {
   __device__ void add(const Scores<T>& scores, const Band& band, int64_t first, int64_t key,
                       unsigned marked, Products& tile, A (&shrink)[Own::kRows]) {
     const TileBand visible = band.tile(first, key);
+    const bool is_plain = scores.is_plain();
+    if (!is_plain) {
+      Own::for_each(tile, [&](int row, int column, A& element) {
+        A cap = 0;
+        element = scores.finish(element, first + row, key + column,
+                                visible.span(row).holds(column), cap);
+      });
+    }
 #pragma unroll
     for (int i = 0; i < Own::kRows; ++i) {
-      const int64_t row = first + Own::row(i);
       const Span seen = visible.span(Own::row(i));
       A found = kNothing<A>;
 #pragma unroll
       for (int j = 0; j < Own::kColumns; ++j) {
         const int column = Own::column(j);
         A& element = Own::at(tile, i, j);
-        A cap = 0;
-        const A score = scores.is_plain()
-                            ? (seen.holds(column) ? element * scores.scale : kNothing<A>)
-                            : scores.finish(element, row, key + column, seen.holds(column), cap);
+        const A product = is_plain ? element * scores.scale : element;
+        const A score = seen.holds(column) ? product : kNothing<A>;
         spoilt_ |= static_cast<unsigned>(marked >> j & 1u && score != kNothing<A>) << i;
         found = score > found ? score : found;
         element = score;
@@ -85,21 +102,34 @@ class Softmax {
     }
   }
 
-  // What the result of row i is to be divided by. `logsumexp` points to the queries of the head's
+  // What the result of each row is to be divided by. `logsumexp` points to the queries of the head's
   // sequence, null if another block writes it.
-  __device__ A finish(int i, const Task& task, A* logsumexp) const {
-    const bool no_number =
-        task.wrong || warp_reduce<Larger>(spoilt_ >> i & 1u, Own::kThreads) != 0;
-    const A sum = warp_reduce<Plus>(total_[i], Own::kThreads);
-    const int64_t row = task.first + Own::row(i);
-    if (logsumexp != nullptr && is_first() && row < task.own.queries) {
-      const A found = sum == 0 ? kNothing<A>
-                               : static_cast<A>(static_cast<double>(peak_[i]) +
-                                                logarithm(static_cast<double>(sum)));
+  __device__ void finish(const Task& task, A* logsumexp, A (&divisors)[Own::kRows]) const {
+    // Of the threads that share rows each takes the logarithm for one row.
+    static_assert(Own::kRows <= Own::kThreads, "a thread for each row");
+    const int own = static_cast<int>(threadIdx.x) % Own::kThreads;
+    A own_peak = 0;
+    A own_sum = 0;
+    int64_t row = task.own.queries;
+#pragma unroll
+    for (int i = 0; i < Own::kRows; ++i) {
+      const bool no_number =
+          task.wrong || warp_reduce<Larger>(spoilt_ >> i & 1u, Own::kThreads) != 0;
+      const A sum = warp_reduce<Plus>(total_[i], Own::kThreads);
+      if (own == i) {
+        own_peak = peak_[i];
+        own_sum = sum;
+        row = task.first + Own::row(i);
+      }
+      // Of a query that sees no key, all sums are 0.
+      divisors[i] = no_number ? static_cast<A>(NAN) : sum == 0 ? 1 : sum;
+    }
+    if (logsumexp != nullptr && row < task.own.queries) {
+      const A found = own_sum == 0 ? kNothing<A>
+                                   : static_cast<A>(static_cast<double>(own_peak) +
+                                                    logarithm(static_cast<double>(own_sum)));
       logsumexp[row] = task.wrong ? static_cast<A>(NAN) : found;
     }
-    // Of a query that sees no key, all sums are 0.
-    return no_number ? static_cast<A>(NAN) : sum == 0 ? 1 : sum;
   }
 
  private:

@@ -94,8 +94,9 @@ __global__ void __launch_bounds__(kTileThreads)
           careful = true;
           continue;
         }
-        const float factors[] = {1 / softmax.finish(0, task, given.logsumexp),
-                                 1 / softmax.finish(1, task, given.logsumexp)};
+        float sums[WarpElements::kRows];
+        softmax.finish(task, given.logsumexp, sums);
+        const float factors[] = {1 / sums[0], 1 / sums[1]};
         __syncthreads();  // keys and values have been read
         store_rows<D>(given.out, task.first, result, shared,
                       [&](int i, float value) { return value * factors[i]; });
@@ -114,13 +115,16 @@ inline bool has_aligned_rows(const View& view, int64_t size) {
          is_aligned(view.data);
 }
 
+// The shares of a row are rounded to the dtype before they are multiplied by the values. In float16
+// the result would err ten times as much as eager's, which sums in float32.
+template <typename T>
+constexpr bool kHasTensorForward = std::is_same_v<T, __nv_bfloat16>;
+
 // Whether it has computed the result.
 template <typename T>
 bool launch_attend_tensor(const char* op, const AttentionArgs& args, const PackedRows& packed,
                           Stream stream) {
-  // The shares of a row are rounded to the dtype before they are multiplied by the values. In float16
-  // the result would err ten times as much as eager's, which sums in float32.
-  if constexpr (!std::is_same_v<T, __nv_bfloat16>) {
+  if constexpr (!kHasTensorForward<T>) {
     return false;
   } else {
     const auto& shape = args.shape;

@@ -38,7 +38,7 @@ __device__ void add_shares(const WarpScores& shares, const T* values, float (&re
 // Adds the keys and values that the warp has of the part. With `careful`, values that are not finite are
 // taken to be zero, and queries that see them are remembered; otherwise they spoil every result.
 template <int D, typename T>
-__device__ void add_keys(const DecodeCall& call, const TensorPartTask& task, bool careful,
+__device__ void add_keys(const DecodePlan& call, const TensorPartTask& task, bool careful,
                          TensorPart<T, D>& shared, TensorRows& rows, float (&result)[D / 8][4]) {
   const auto& args = call.args;
   const auto& shape = args.shape;
@@ -75,7 +75,7 @@ __device__ void add_keys(const DecodeCall& call, const TensorPartTask& task, boo
 
 // Merges what the warps have found of each query, and writes it.
 template <int D, typename T>
-__device__ void merge_warps(const DecodeCall& call, const TensorPartTask& task,
+__device__ void merge_warps(const DecodePlan& call, const TensorPartTask& task,
                             const TensorRows& rows, const float (&result)[D / 8][4],
                             TensorPart<T, D>& shared) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -148,18 +148,17 @@ __device__ void merge_warps(const DecodeCall& call, const TensorPartTask& task,
 
 template <typename T, int D>
 __global__ void __launch_bounds__(kDecodeThreads, 3)
-    attend_tensor_part(const __grid_constant__ DecodeCall call,
-                       const __grid_constant__ Divisor page_size, bool q_vectors, int64_t tasks) {
+    attend_tensor_part(const __grid_constant__ DecodePlan call, bool q_vectors) {
   if constexpr (kHasTensorCores) {
     using Memory = TensorPart<T, D>;
     FUSEWHEEL_DYNAMIC_SHARED(Memory, shared);
-    for (int64_t index = blockIdx.x; index < tasks; index += gridDim.x) {
+    for (int64_t index = blockIdx.x; index < call.tasks; index += gridDim.x) {
       const TensorPartTask task(call, index);
       if (task.from >= task.to) {
         continue;
       }
       __syncthreads();  // the sums before have been read
-      if (find_places(call, page_size, task, shared->places)) {
+      if (find_places(call, task, shared->places)) {
         const int row = static_cast<int>(threadIdx.x);
         if (row < task.rows) {
           task.template found<float>(call, row)[kPartPeak] = static_cast<float>(NAN);
@@ -170,7 +169,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 3)
       // A value may be infinite that a query does not see: the task once more, carefully.
       for (bool careful = false;; careful = true) {
         __syncthreads();  // queries have come, values have been read
-        TensorRows rows(call.args.shape, task);
+        TensorRows rows(call, task);
         float result[D / 8][4] = {};
         add_keys<D>(call, task, careful, *shared, rows, result);
         if (careful || !any_of_block(has_odd(result))) {
@@ -197,17 +196,15 @@ bool launch_tensor_parts(const DecodeCall& call, Stream stream) {
   }
   const bool q_vectors = is_aligned(args.q) && args.q_strides[0] % kPiece == 0 &&
                          args.q_strides[1] % kPiece == 0 && args.q_strides[2] % kPiece == 0;
-  const int64_t rows = shape.heads / shape.kv_heads * shape.queries;
-  const int64_t tasks = shape.batch * call.parts * shape.kv_heads *
-                        ((rows + kTensorQueries - 1) / kTensorQueries);
+  const DecodePlan plan(call, kTensorQueries);
   const auto run = [&](auto size) {
     constexpr int D = decltype(size)::value;
     const auto kernel = attend_tensor_part<T, D>;
     if (!has_tensor_cores("attention_decode", kernel)) {
       return false;
     }
-    launch("attention_decode", kernel, blocks_for(tasks, 1), kDecodeThreads,
-           sizeof(TensorPart<T, D>), stream, call, page_size_of(call), q_vectors, tasks);
+    launch("attention_decode", kernel, blocks_for(plan.tasks, 1), kDecodeThreads,
+           sizeof(TensorPart<T, D>), stream, plan, q_vectors);
     return true;
   };
   return with_tile_width(shape, run);

@@ -178,11 +178,20 @@ class TensorGradient {
     multiply_strip<D>(shared_, strip, shares);
     multiply_strip<D>(shared_ + kHalfTile<D>, strip + kStripElements<D>, slopes);
     const Scores<T> scores(args_.forward, task_.batch, at.head);
+    const TileBand visible = band_.tile(task_.first, at.first());
     // What the others need would take registers from all.
     if (scores.is_plain()) {
-      weigh<true>(scores, at, stage, own, shares, slopes);
+#pragma unroll
+      for (int n = 0; n < kStripTiles; ++n) {
+        weigh<true>(scores, visible, at, n, stage, own, shares[n], slopes[n]);
+      }
     } else {
-      weigh<false>(scores, at, stage, own, shares, slopes);
+#pragma unroll 1
+      for (int n = 0; n < kStripTiles; ++n) {
+        weigh<false>(scores, visible, at, n, stage, own, shares[0], slopes[0]);
+        turn_rows(shares);
+        turn_rows(slopes);
+      }
     }
     if constexpr (!kByQuery) {
       add_columns<D>(shares, strip + kStripElements<D>, second_);
@@ -195,32 +204,31 @@ class TensorGradient {
     add_columns<D>(slopes, strip, first_);
   }
 
-  // Products become shares, and the gradients of shares those of products.
+  // Of tile n of the strip: products become shares, and the gradients of shares those of products.
   template <bool is_plain>
-  __device__ void weigh(const Scores<T>& scores, const Place& at, int stage,
-                        const Query<float> (&own)[2], StripScores& shares, StripScores& slopes) {
-    const TileBand visible = band_.tile(task_.first, at.first());
+  __device__ void weigh(const Scores<T>& scores, const TileBand& visible, const Place& at, int n,
+                        int stage, const Query<float> (&own)[2], float (&shares)[4],
+                        float (&slopes)[4]) {
     // Where the bias has this thread's first element, and how far apart the others are: places of all of
     // them would take too many registers.
     const int64_t row_stride = kByQuery ? scores.query_stride : scores.key_stride;
     const int64_t column_stride = kByQuery ? scores.key_stride : scores.query_stride;
     const int64_t bias = (task_.first + WarpElements::row(0)) * row_stride +
-                         (at.first() + WarpElements::column(0)) * column_stride;
+                         (at.first() + WarpElements::column(2 * n)) * column_stride;
 #pragma unroll
-    for (int j = 0; j < 2 * kStripTiles; ++j) {
-      const int column = WarpElements::column(j);
+    for (int j = 0; j < 2; ++j) {
+      const int column = WarpElements::column(2 * n + j);
       const Query<float> met = kByQuery ? Query<float>{} : queries_of(stage)[column];
 #pragma unroll
       for (int i = 0; i < WarpElements::kRows; ++i) {
         const bool is_visible = visible.span(WarpElements::row(i)).holds(column);
         const Query<float> query = kByQuery ? own[i] : met;
-        float& share = WarpElements::at(shares, i, j);
-        float& slope = WarpElements::at(slopes, i, j);
+        float& share = shares[2 * i + j];
+        float& slope = slopes[2 * i + j];
         float score = is_visible ? share * scores.scale : kNothing<float>;
         float cap = 0;
         if constexpr (!is_plain) {
-          const int64_t of = bias + 8 * i * row_stride + (j / 2 * kMmaColumns + j % 2) * column_stride;
-          score = scores.finish(share, of, is_visible, cap);
+          score = scores.finish(share, bias + 8 * i * row_stride + j * column_stride, is_visible, cap);
         }
         // Of a key that is not seen the value may be infinite.
         const bool seen = score != kNothing<float>;

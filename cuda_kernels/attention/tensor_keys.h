@@ -55,10 +55,11 @@ struct TensorRows : KeyElements {
   float total[kRows];   // this lane's part of the sum of exponentials relative to the peak
   unsigned spoilt = 0;  // a bit for each row: whether it sees a value that is not finite
 
-  __device__ TensorRows(const DecodeShape& shape, const TensorPartTask& task) {
+  __device__ TensorRows(const DecodePlan& plan, const TensorPartTask& task) {
+    const auto& shape = plan.args.shape;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const int64_t query = task.query(shape, row(i));
+      const int64_t query = task.query(plan, row(i));
       const int64_t after = query + task.length - shape.queries + 1;
       begin[i] = task.within(first_key(shape, task.length, query));
       end[i] = row(i) < task.rows ? task.within(after) : 0;
@@ -96,7 +97,7 @@ struct TensorRows : KeyElements {
 
 // All queries of the block; zeros where there are none.
 template <int D, typename T>
-__device__ void load_tile_of_queries(const DecodeCall& call, const TensorPartTask& task,
+__device__ void load_tile_of_queries(const DecodePlan& call, const TensorPartTask& task,
                                      bool vectors, T* tile) {
   const auto& shape = call.args.shape;
   const auto& strides = call.args.q_strides;
@@ -106,8 +107,8 @@ __device__ void load_tile_of_queries(const DecodeCall& call, const TensorPartTas
     float values[kPiece] = {};
     if (row < task.rows) {
       const auto* query = static_cast<const T*>(call.args.q) + task.batch * strides[0] +
-                          task.head(shape, row) * strides[1] +
-                          task.query(shape, row) * strides[2];
+                          task.head(call, row) * strides[1] +
+                          task.query(call, row) * strides[2];
       read(query + piece * kPiece, vectors, shape.size - piece * kPiece, values);
     }
     store(piece_of<D>(tile, row, piece), values);

@@ -122,6 +122,18 @@ struct WarpElements {
   static __device__ float& at(float (&tile)[tiles][4], int i, int j) {
     return tile[j / 2][2 * i + j % 2];
   }
+  // Calls body(row, column, element) for each of them.
+  template <int tiles, typename Body>
+  static __device__ void for_each(float (&tile)[tiles][4], const Body& body) {
+#pragma unroll 1
+    for (int n = 0; n < tiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        body(row(i / 2), column(2 * n + i % 2), tile[0][i]);
+      }
+      turn_rows(tile);
+    }
+  }
 };
 
 // The left factors that 16 columns of a tile of scores are, rounded to the half type.

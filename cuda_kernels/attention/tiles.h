@@ -71,6 +71,20 @@ constexpr A kNothing = -static_cast<A>(INFINITY);
 
 template <typename A>
 using Tile = A[kOwnRows][kOwnColumns];
+// The second row comes to the front, and the first behind the others. Registers cannot be indexed: a
+// loop over rows that is not unrolled, so that its code is there once, finds each at the front.
+template <typename A, int rows, int columns>
+__device__ void turn_rows(A (&tile)[rows][columns]) {
+#pragma unroll
+  for (int j = 0; j < columns; ++j) {
+    const A first = tile[0][j];
+#pragma unroll
+    for (int i = 1; i < rows; ++i) {
+      tile[i - 1][j] = tile[i][j];
+    }
+    tile[rows - 1][j] = first;
+  }
+}
 template <typename A, int groups>
 using Result = A[kOwnRows][groups][kLanes<A>];
 
@@ -99,8 +113,9 @@ struct Head {
 
 // A part of a head to shared memory; zeros beyond its ends and, with `clean`, instead of what is not
 // finite. With `halves`, the first halves of a row's vectors come first.
-template <int rows, int columns, int stride, bool clean, bool halves = false, typename T>
-__device__ void load_part(const Head<T>& head, int64_t first, int64_t column, Accumulate<T>* to) {
+template <int rows, int columns, int stride, bool halves = false, typename T>
+__device__ void load_part(const Head<T>& head, int64_t first, int64_t column, bool clean,
+                          Accumulate<T>* to) {
   using A = Accumulate<T>;
   constexpr int V = kLanes<T>;
   static_assert(columns % V == 0 && rows * columns / V % kTileThreads == 0, "whole vectors");
@@ -159,8 +174,8 @@ __device__ void multiply_rows(const Head<T>& a, int64_t first, const Head<T>& b,
   }
   for (int64_t k = 0; k < a.size; k += kDepth<A>) {
     __syncthreads();  // what was there has been read
-    load_part<kTile, kDepth<A>, kSliceStride<A>, false>(a, first, k, left);
-    load_part<kTile, kDepth<A>, kSliceStride<A>, false>(b, other, k, right);
+    load_part<kTile, kDepth<A>, kSliceStride<A>>(a, first, k, false, left);
+    load_part<kTile, kDepth<A>, kSliceStride<A>>(b, other, k, false, right);
     __syncthreads();
     const int depth = a.size - k < kDepth<A> ? static_cast<int>(a.size - k) : kDepth<A>;
     // Two steps at a time would need more registers than a thread has.
@@ -207,16 +222,16 @@ __device__ void share(const Tile<A>& tile, A* weights) {
 }
 
 // Adds the products of shared weights with columns of `b`, whose rows begin at `other`.
-template <bool clean, int groups, typename T>
+template <int groups, typename T>
 __device__ void add_products(const Accumulate<T>* weights, const Head<T>& b, int64_t other,
-                             int64_t column, Accumulate<T>* shared,
+                             int64_t column, bool clean, Accumulate<T>* shared,
                              Result<Accumulate<T>, groups>& result) {
   using A = Accumulate<T>;
   constexpr int kColumns = kResultColumns<A, groups>;
   static_assert(kDepth<A> * kColumns <= 2 * kSlice<A>, "a slice fits");
   for (int k = 0; k < kTile && other + k < b.rows; k += kDepth<A>) {
     __syncthreads();  // what was there has been read
-    load_part<kDepth<A>, kColumns, kColumns, clean, kPairs<T, groups>>(b, other + k, column, shared);
+    load_part<kDepth<A>, kColumns, kColumns, kPairs<T, groups>>(b, other + k, column, clean, shared);
     __syncthreads();
 #pragma unroll 2
     for (int d = 0; d < kDepth<A>; d += kLanes<A>) {
