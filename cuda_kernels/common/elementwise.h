@@ -16,6 +16,10 @@ constexpr int kBlock = 256;
 template <typename T>
 constexpr int kBlocks = sizeof(T) == sizeof(double) ? 3 : 0;
 
+// Elements of a thread at a time. float64 is there for checks: its code is small rather than fast.
+template <typename T>
+constexpr int kTogether = sizeof(T) == sizeof(double) ? 1 : kLanes<T>;
+
 // Every operand contiguous, in one order: the usual call, with few parameters to send.
 template <int operands>
 struct Flat {
@@ -88,11 +92,15 @@ __global__ void __launch_bounds__(kBlock, kBlocks<T>)
   };
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kBlock + threadIdx.x;
   const int64_t threads = static_cast<int64_t>(gridDim.x) * kBlock;
-  const int64_t vectors = args.aligned ? args.numel / kLanes<T> : 0;
-  for (int64_t i = thread; i < vectors; i += threads) {
-    run(i * kLanes<T>, std::integral_constant<int, kLanes<T>>());
+  int64_t done = 0;
+  if constexpr (kTogether<T> > 1) {
+    const int64_t vectors = args.aligned ? args.numel / kTogether<T> : 0;
+    for (int64_t i = thread; i < vectors; i += threads) {
+      run(i * kTogether<T>, std::integral_constant<int, kTogether<T>>());
+    }
+    done = vectors * kTogether<T>;
   }
-  for (int64_t i = vectors * kLanes<T> + thread; i < args.numel; i += threads) {
+  for (int64_t i = done + thread; i < args.numel; i += threads) {
     run(i, std::integral_constant<int, 1>());
   }
 }
@@ -190,7 +198,7 @@ void elementwise(const char* op, const ElementwiseArgs<outputs + inputs>& args, 
         flat.data[k] = args.data[k];
         flat.aligned = flat.aligned && is_aligned(args.data[k]);
       }
-      const int64_t items = flat.aligned ? g.numel / kLanes<T> + 1 : g.numel;
+      const int64_t items = flat.aligned ? g.numel / kTogether<T> + 1 : g.numel;
       launch(op, flat_kernel<T, outputs, inputs, Body>, blocks_for(items, kBlock), kBlock, 0,
              stream, flat, body);
       return;
@@ -201,11 +209,12 @@ void elementwise(const char* op, const ElementwiseArgs<outputs + inputs>& args, 
       launch(op, strided_kernel<T, outputs, inputs, V, Body>, blocks_for(plan.items, kBlock),
              kBlock, 0, stream, plan, body);
     };
-    if (has_vectors(args, kLanes<T>)) {
-      strided(std::integral_constant<int, kLanes<T>>());
-    } else {
-      strided(std::integral_constant<int, 1>());
+    if constexpr (kTogether<T> > 1) {
+      if (has_vectors(args, kTogether<T>)) {
+        return strided(std::integral_constant<int, kTogether<T>>());
+      }
     }
+    strided(std::integral_constant<int, 1>());
   });
 }
 
