@@ -125,6 +125,7 @@ are the bytes of registers that had to go to memory, on the architecture where i
 
 The kernels for tensor cores are empty on `{of("75")}`, where others serve.
 {"; ".join(f"`{of(capability)}`: {name}" for capability, name in EXAMPLES.items())}.
+`sm_86` and `sm_89` run the code of `sm_80`.
 """
 
 FEWER = f"""

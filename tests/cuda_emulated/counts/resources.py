@@ -60,6 +60,8 @@ PROCESSORS = {
     "120": Processor(48, 32, 100 << 10),
 }
 """By compute capability."""
+RUNS = {"86": "80", "89": "80"}
+"""Whose machine code a GPU runs that has none of its own in the wheel."""
 
 Resources = dict[str, dict[str, list[int]]]
 """Of each kernel and compute capability: registers, bytes that are spilled."""
@@ -135,11 +137,15 @@ def keep(found: Resources) -> None:
 
 
 def add(found: Resources, wanted: Collection[str], capability: str, output: str) -> None:
-    """Takes what is wanted from what `ptxas -v` prints, and every other kernel that spills."""
+    """Takes what is wanted from what `ptxas -v` prints, and every other kernel that spills.
+
+    Every GPU that runs code for `capability` gets it.
+    """
+    gpus = [gpu for gpu in PROCESSORS if RUNS.get(gpu, gpu) == capability]
     for name, resources in parsed(output):
         _, spilled = resources
         if name in wanted or spilled:
-            found.setdefault(name, {})[capability] = resources
+            found.setdefault(name, {}).update(dict.fromkeys(gpus, resources))
         elif name in found:
             found.pop(name)
 
@@ -158,7 +164,8 @@ def main(nvcc: str, parts: Sequence[str]) -> None:
         for source in sorted(folder.glob("*/*.cu"))
         if not parts or any(part in str(source.relative_to(folder)) for part in parts)
     ]
-    jobs = [(source, capability) for source in sources for capability in PROCESSORS]
+    images = [capability for capability in PROCESSORS if capability not in RUNS]
+    jobs = [(source, capability) for source in sources for capability in images]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         printed = pool.map(lambda job: compiled(nvcc, *job), jobs)
         for (source, capability), output in zip(jobs, printed, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 from unittest.mock import patch
@@ -12,6 +13,8 @@ from cuda_emulated.counts.kernels import short
 from cuda_emulated.counts.launches import Launch
 from cuda_emulated.counts.resources import (
     PROCESSORS,
+    ROOT,
+    RUNS,
     compiled,
     compiler,
     launched,
@@ -20,6 +23,7 @@ from cuda_emulated.counts.resources import (
     stored,
 )
 
+BUILD = ROOT / "cuda_kernels" / "CMakeLists.txt"
 AGAIN = "compile them again: python noxfile.py -s cuda_counts"
 
 
@@ -28,6 +32,14 @@ def test_every_kernel_of_the_cases_has_been_compiled_for_every_gpu():
     assert {name: set(kernels.get(name, ())) for _, _, name in launched()} == {
         name: set(PROCESSORS) for _, _, name in launched()
     }, AGAIN
+
+
+def test_gpus_are_compiled_for_as_the_wheel_has_code_for_them():
+    listed = re.search(r"set\(FUSEWHEEL_CUDA_ARCHS ([\d ]+) CACHE", BUILD.read_text())
+    assert listed is not None
+    assert [gpu for gpu in PROCESSORS if gpu not in RUNS] == listed[1].split()
+    for gpu, image in RUNS.items():
+        assert int(gpu) // 10 == int(image) // 10 and int(gpu) > int(image)
 
 
 def test_no_kernel_spills_registers_on_any_gpu():
