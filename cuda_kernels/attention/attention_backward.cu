@@ -39,7 +39,7 @@ __device__ void gradient(const AttentionBackwardArgs& args, const Division& divi
   };
   const int64_t column = task.part * kResultColumns<A, groups>;
   Result<A, groups> result = {};
-  A dots[kOwnRows][1] = {};  // of the shares and their gradients
+  A dots[kOwnRows] = {};  // of the shares and their gradients
 
   for (int64_t head = first_head; head < end_head; ++head) {
     const auto of_queries = [&](const View& view, int64_t size) {
@@ -90,10 +90,10 @@ __device__ void gradient(const AttentionBackwardArgs& args, const Division& divi
       for (int i = 0; i < kOwnRows; ++i) {
 #pragma unroll
         for (int j = 0; j < kOwnColumns; ++j) {
-          weigh(i, j, tile[0][j], dots[0][0]);
+          weigh(i, j, tile[0][j], dots[0]);
         }
-        turn_rows(tile);
-        turn_rows(dots);
+        turn(tile);
+        turn(dots);
       }
       share(tile, weights);
       const Head<T> right = by_queries      ? of_keys(forward.k, shape.size)
@@ -113,7 +113,7 @@ __device__ void gradient(const AttentionBackwardArgs& args, const Division& divi
   if (by_queries && args.dots != nullptr && task.part == 0) {
 #pragma unroll
     for (int i = 0; i < kOwnRows; ++i) {
-      const A dot = task.wrong ? static_cast<A>(NAN) : warp_reduce<Plus>(dots[i][0], kAcross);
+      const A dot = task.wrong ? static_cast<A>(NAN) : warp_reduce<Plus>(dots[i], kAcross);
       const int64_t query = task.first + own_row(i);
       if (own_column(0) == 0 && query < own.queries) {
         row_values<A>(args.dots, shape, task.batch, task.head, own.query)[query] = dot;

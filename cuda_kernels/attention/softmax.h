@@ -30,7 +30,7 @@ struct OwnElements {
       for (int j = 0; j < kColumns; ++j) {
         body(row(i), column(j), tile[0][j]);
       }
-      turn_rows(tile);
+      turn(tile);
     }
   }
 };

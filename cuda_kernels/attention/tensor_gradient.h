@@ -189,8 +189,8 @@ class TensorGradient {
 #pragma unroll 1
       for (int n = 0; n < kStripTiles; ++n) {
         weigh<false>(scores, visible, at, n, stage, own, shares[0], slopes[0]);
-        turn_rows(shares);
-        turn_rows(slopes);
+        turn(shares);
+        turn(slopes);
       }
     }
     if constexpr (!kByQuery) {

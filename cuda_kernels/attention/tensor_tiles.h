@@ -131,7 +131,7 @@ struct WarpElements {
       for (int i = 0; i < 4; ++i) {
         body(row(i / 2), column(2 * n + i % 2), tile[0][i]);
       }
-      turn_rows(tile);
+      turn(tile);
     }
   }
 };

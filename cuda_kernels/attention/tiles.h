@@ -71,20 +71,6 @@ constexpr A kNothing = -static_cast<A>(INFINITY);
 
 template <typename A>
 using Tile = A[kOwnRows][kOwnColumns];
-// The second row comes to the front, and the first behind the others. Registers cannot be indexed: a
-// loop over rows that is not unrolled, so that its code is there once, finds each at the front.
-template <typename A, int rows, int columns>
-__device__ void turn_rows(A (&tile)[rows][columns]) {
-#pragma unroll
-  for (int j = 0; j < columns; ++j) {
-    const A first = tile[0][j];
-#pragma unroll
-    for (int i = 1; i < rows; ++i) {
-      tile[i - 1][j] = tile[i][j];
-    }
-    tile[rows - 1][j] = first;
-  }
-}
 template <typename A, int groups>
 using Result = A[kOwnRows][groups][kLanes<A>];
 

@@ -15,14 +15,16 @@ bool has_vectors(const void* rows, int64_t stride, int64_t lanes) {
   return is_aligned(rows) && stride % lanes == 0;
 }
 
-// Calls body(V) with the vector width that the rows of every operand allow.
+// Calls body(V) with the vector width that the rows of every operand allow. float64 is there for checks:
+// one element at a time is less code.
 template <typename T, typename Body>
 void for_width(bool vectors, const Body& body) {
-  if (vectors) {
-    body(std::integral_constant<int, kLanes<T>>());
-  } else {
-    body(std::integral_constant<int, 1>());
+  if constexpr (sizeof(T) < sizeof(double)) {
+    if (vectors) {
+      return body(std::integral_constant<int, kLanes<T>>());
+    }
   }
+  body(std::integral_constant<int, 1>());
 }
 
 // Adds to sums of columns, which are kept in pieces.

@@ -28,6 +28,30 @@ __device__ T one_of(const T (&from)[N], int i) {
   return own;
 }
 
+// The second element, or row, comes to the front, and the first behind the others. Registers cannot be
+// indexed: a loop that is not unrolled, so that its code is there once, finds each at the front.
+template <typename A, int count>
+__device__ inline void turn(A (&elements)[count]) {
+  const A first = elements[0];
+#pragma unroll
+  for (int i = 1; i < count; ++i) {
+    elements[i - 1] = elements[i];
+  }
+  elements[count - 1] = first;
+}
+template <typename A, int rows, int columns>
+__device__ inline void turn(A (&tile)[rows][columns]) {
+#pragma unroll
+  for (int j = 0; j < columns; ++j) {
+    const A first = tile[0][j];
+#pragma unroll
+    for (int i = 1; i < rows; ++i) {
+      tile[i - 1][j] = tile[i][j];
+    }
+    tile[rows - 1][j] = first;
+  }
+}
+
 // V elements: one of them, or a multiple of kLanes<T> at an aligned address.
 template <int V, typename T>
 __device__ inline void load(const T* from, Accumulate<T> (&to)[V]) {

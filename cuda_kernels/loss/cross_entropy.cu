@@ -74,9 +74,15 @@ __global__ void __launch_bounds__(is_long ? kLongRowThreads<T> : kMaxRowThreads,
     if (w != nullptr) {
       load(w, gains);
     }
+    if (softcap > 0) {
+#pragma unroll 1
+      for (int k = 0; k < V; ++k) {
+        z[0] = cap(z[0], softcap);
+        turn(z);
+      }
+    }
 #pragma unroll
     for (int k = 0; k < V; ++k) {
-      z[k] = cap(z[k], softcap);
       gains[k] = w != nullptr ? gains[k] : 1;
     }
   };
