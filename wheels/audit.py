@@ -22,7 +22,7 @@ from pathlib import Path
 import symbols
 
 MEGABYTE = 1_000_000
-# Three levels of instructions and seven GPU architectures of every operator: they grow with both.
+# Three levels of instructions and the code of five GPU architectures for every operator: they grow with both.
 SIZE_LIMITS = {
     "fusewheel": MEGABYTE,
     "fusewheel_cpu": 3 * MEGABYTE,
