@@ -22,7 +22,7 @@ from pathlib import Path
 import symbols
 
 MEGABYTE = 1_000_000
-# Three levels of instructions and the code of five GPU architectures for every operator: they grow with both.
+# Every operator has three levels of instructions, and code for five GPU architectures.
 SIZE_LIMITS = {
     "fusewheel": MEGABYTE,
     "fusewheel_cpu": 3 * MEGABYTE,

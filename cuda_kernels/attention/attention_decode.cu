@@ -132,7 +132,7 @@ void launch_for_rows(const DecodeCall& call, Stream stream) {
       return;
     }
   }
-  // Of float64 speed is not asked for, and of half types tensor cores have most of what is more than four.
+  // float64 is there for checks. In half types tensor cores take most calls with more than four rows.
   if (rows == 1 || sizeof(A) == 8) {
     launch_parts<C, A, 1>(call, stream);
   } else if constexpr (sizeof(A) == 4) {

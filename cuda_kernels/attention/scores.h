@@ -132,7 +132,7 @@ struct Scores {
 };
 
 // Calls body(groups) with as many groups of columns as `size` needs; at most two, in float64 one: a
-// thread has no registers for more. Where few heads come here, two are for all sizes.
+// thread has no registers for more. With `few`, where other kernels take most heads, always two.
 template <typename A, bool few, typename Body>
 void for_groups(int64_t size, const Body& body) {
   if constexpr (sizeof(A) == sizeof(double)) {

@@ -17,7 +17,7 @@ inline bool is_aligned(const void* address) {
   return reinterpret_cast<uintptr_t>(address) % kVectorBytes == 0;
 }
 
-// One of a few, which no register is looked up for.
+// from[i] for an `i` that the compiler does not know: registers cannot be indexed.
 template <int N, typename T>
 __device__ T one_of(const T (&from)[N], int i) {
   T own = from[0];
@@ -28,8 +28,8 @@ __device__ T one_of(const T (&from)[N], int i) {
   return own;
 }
 
-// The second element, or row, comes to the front, and the first behind the others. Registers cannot be
-// indexed: a loop that is not unrolled, so that its code is there once, finds each at the front.
+// Moves every element, or row, one place forward and the first to the end. A loop that is not unrolled
+// cannot index registers: it works on the first element, turns the array, and so meets all of them.
 template <typename A, int count>
 __device__ inline void turn(A (&elements)[count]) {
   const A first = elements[0];

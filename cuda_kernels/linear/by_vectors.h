@@ -1,4 +1,4 @@
-// Rows of x for kernels that read them 128 bits at a time and ask for no address or end.
+// Rows of x for kernels that read 128 bits at a time without looking where a row begins or ends.
 #pragma once
 
 #include <fusewheel/aten.h>
@@ -6,7 +6,7 @@
 
 namespace fusewheel {
 
-// x itself where its rows begin at 128 bits and have whole runs of `run` elements, as they nearly always
+// x itself where its rows begin at multiples of 128 bits and have whole runs of `run` elements, as they nearly always
 // do; else a copy of which that is true, with zeros behind its rows. A run fills whole vectors.
 inline RowMatrix by_vectors(const RowMatrix& x, int64_t run) {
   constexpr int64_t kVector = 16;  // bytes

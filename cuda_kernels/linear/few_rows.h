@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kWarp* kLinearWarps, 1)  // the 1: rather fewe
   constexpr int V = Codes::kPart;
   constexpr int kHalf = kWarp / C;
   constexpr int kAtOnce = 2;  // vectors of a lane, whose loads are under way together
-  // Several rows make the work on a part large against a step of a loop.
+  // With several rows the work on a part is large against the cost of a loop.
   [[maybe_unused]] constexpr int kUnrolled = R == 1 ? kAtOnce * Codes::kParts : 1;
   static_assert(C == 2 && R <= kHalf, "a lane for each result");
   const int lane = threadIdx.x % kHalf;

@@ -149,7 +149,12 @@ RULES = (
         "An array may be larger.",
         old=">",
     ),
-    Rule(("cpu",), r"\byield\(\)", "Whoever waits may keep the processor.", old=r".*\byield\(\)"),
+    Rule(
+        ("cpu",),
+        r"\byield\(\)",
+        "A thread that waits may keep the processor.",
+        old=r".*\byield\(\)",
+    ),
     Rule(
         ("cpu",),
         r"^\s*int(32|64)_t (device|layout|rank) = 0;",
@@ -166,7 +171,7 @@ RULES = (
     Rule(
         ("cpu",),
         r"\breader\.count\(\d+\)",
-        "It is only a bound for memory: what is read then is looked at by itself.",
+        "The count bounds memory only; what is read after it is checked by itself.",
         old=r"\d+",
     ),
     Rule(
