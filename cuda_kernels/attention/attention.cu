@@ -8,7 +8,7 @@ namespace fusewheel {
 namespace {
 
 // Marks the keys whose value has an element that is not finite. A warp has a key.
-template <typename T>
+template <typename A>
 __global__ void mark_values(const __grid_constant__ AttentionArgs args, int64_t count) {
   const auto& shape = args.shape;
   const int64_t warps = static_cast<int64_t>(gridDim.x) * blockDim.y;
@@ -17,10 +17,11 @@ __global__ void mark_values(const __grid_constant__ AttentionArgs args, int64_t 
     const int64_t key = row % shape.keys;
     const int64_t head = row / shape.keys % shape.kv_heads;
     const int64_t batch = row / shape.keys / shape.kv_heads;
-    const Head<T> v(args.v, batch, head, 0, shape.keys, shape.value_size);
-    Accumulate<T> odd = 0;
-    for (int64_t i = threadIdx.x; i < v.size; i += kWarp) {
-      odd += widen(v.data[key * v.row + i * v.element]) * 0;
+    const auto& strides = args.v.strides;
+    const int64_t first = batch * strides[0] + head * strides[1] + key * strides[2];
+    A odd = 0;
+    for (int64_t i = threadIdx.x; i < shape.value_size; i += kWarp) {
+      odd += load_one<A>(args.v.data, shape.dtype, first + i * strides[3]) * 0;
     }
     odd = warp_sum(odd);
     if (threadIdx.x == 0) {
@@ -91,7 +92,7 @@ void launch_attend(const char* op, const AttentionArgs& args, const PackedRows& 
     }
     constexpr int kWarps = 8;
     const int64_t values = attention_scratch_bytes(shape);
-    launch(op, mark_values<T>, blocks_for(values, kWarps), dim3(kWarp, kWarps), 0, stream, args,
+    launch(op, mark_values<A>, blocks_for(values, kWarps), dim3(kWarp, kWarps), 0, stream, args,
            values);
     for_groups<A, kHasTensorForward<T>>(shape.value_size, [&](auto groups) {
       constexpr int kColumns = kResultColumns<A, decltype(groups)::value>;

@@ -190,14 +190,13 @@ __global__ void __launch_bounds__(kTileThreads)
 
 // -sum(exp(sink - logsumexp) * (dots - grad_logsumexp)) over all queries of a block's head. The result
 // that is given is rounded, and in a sum over all queries its last bits would count.
-template <typename T>
+template <typename A>
 __global__ void __launch_bounds__(kMaxRowThreads)
     sink_gradient(const __grid_constant__ AttentionBackwardArgs args) {
-  using A = Accumulate<T>;
   const auto& shape = args.forward.shape;
   const auto& strides = args.grad_logsumexp.strides;
   for (int64_t head = blockIdx.x; head < shape.heads; head += gridDim.x) {
-    const double sink = widen(static_cast<const T*>(args.forward.sinks.data)[head]);
+    const double sink = load_one<A>(args.forward.sinks.data, shape.dtype, head);
     double total = 0;
     for (int64_t i = threadIdx.x; i < shape.batch * shape.queries; i += blockDim.x) {
       const int64_t batch = i / shape.queries;
@@ -211,7 +210,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
     }
     total = row_sum(total);
     if (threadIdx.x == 0) {
-      narrow(static_cast<A>(total), static_cast<T*>(args.grad_sinks)[head]);
+      store_one(static_cast<A>(total), args.grad_sinks, shape.dtype, head);
     }
   }
 }
@@ -249,9 +248,9 @@ void launch_gradients(const char* op, const AttentionBackwardArgs& args, const P
     }
   });
   if (args.grad_sinks != nullptr) {
-    for_dtype(shape.dtype, [&](auto zero) {
-      launch(op, sink_gradient<decltype(zero)>, blocks_for(shape.heads, 1), 256, 0, stream, args);
-    });
+    const bool wide = shape.dtype == Dtype::kFloat64;
+    launch(op, wide ? sink_gradient<double> : sink_gradient<float>, blocks_for(shape.heads, 1), 256,
+           0, stream, args);
   }
 }
 

@@ -92,15 +92,11 @@ __global__ void __launch_bounds__(kBlock, kBlocks<T>)
   };
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kBlock + threadIdx.x;
   const int64_t threads = static_cast<int64_t>(gridDim.x) * kBlock;
-  int64_t done = 0;
-  if constexpr (kTogether<T> > 1) {
-    const int64_t vectors = args.aligned ? args.numel / kTogether<T> : 0;
-    for (int64_t i = thread; i < vectors; i += threads) {
-      run(i * kTogether<T>, std::integral_constant<int, kTogether<T>>());
-    }
-    done = vectors * kTogether<T>;
+  const int64_t vectors = args.aligned ? args.numel / kTogether<T> : 0;
+  for (int64_t i = thread; i < vectors; i += threads) {
+    run(i * kTogether<T>, std::integral_constant<int, kTogether<T>>());
   }
-  for (int64_t i = done + thread; i < args.numel; i += threads) {
+  for (int64_t i = vectors * kTogether<T> + thread; i < args.numel; i += threads) {
     run(i, std::integral_constant<int, 1>());
   }
 }
@@ -192,17 +188,6 @@ void elementwise(const char* op, const ElementwiseArgs<outputs + inputs>& args, 
   }
   for_dtype(args.dtype, [&](auto zero) {
     using T = decltype(zero);
-    if (is_flat(g)) {
-      Flat<operands> flat{{}, g.numel, args.scalar, true};
-      for (int k = 0; k < operands; ++k) {
-        flat.data[k] = args.data[k];
-        flat.aligned = flat.aligned && is_aligned(args.data[k]);
-      }
-      const int64_t items = flat.aligned ? g.numel / kTogether<T> + 1 : g.numel;
-      launch(op, flat_kernel<T, outputs, inputs, Body>, blocks_for(items, kBlock), kBlock, 0,
-             stream, flat, body);
-      return;
-    }
     const auto strided = [&](auto lanes) {
       constexpr int V = decltype(lanes)::value;
       const Strided<operands> plan(args, V);
@@ -210,6 +195,16 @@ void elementwise(const char* op, const ElementwiseArgs<outputs + inputs>& args, 
              kBlock, 0, stream, plan, body);
     };
     if constexpr (kTogether<T> > 1) {
+      if (is_flat(g)) {
+        Flat<operands> flat{{}, g.numel, args.scalar, true};
+        for (int k = 0; k < operands; ++k) {
+          flat.data[k] = args.data[k];
+          flat.aligned = flat.aligned && is_aligned(args.data[k]);
+        }
+        const int64_t items = flat.aligned ? g.numel / kTogether<T> + 1 : g.numel;
+        return launch(op, flat_kernel<T, outputs, inputs, Body>, blocks_for(items, kBlock), kBlock,
+                      0, stream, flat, body);
+      }
       if (has_vectors(args, kTogether<T>)) {
         return strided(std::integral_constant<int, kTogether<T>>());
       }

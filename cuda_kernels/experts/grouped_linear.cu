@@ -18,22 +18,7 @@ __device__ void write_gradient(const GroupedGradientArgs& args, const TileSums<A
     const int64_t at = (matrix + row) * args.x_columns + column;
     const int64_t left = args.x_columns - column;
     const bool exists = row < args.grad_columns;
-    switch (args.to_dtype) {
-      case Dtype::kFloat32:
-        sums.write(r, exists, static_cast<float*>(args.to) + at, left, aligned);
-        break;
-      case Dtype::kBFloat16:
-        sums.write(r, exists, static_cast<__nv_bfloat16*>(args.to) + at, left, aligned);
-        break;
-      case Dtype::kFloat16:
-        sums.write(r, exists, static_cast<__half*>(args.to) + at, left, aligned);
-        break;
-      case Dtype::kFloat64:
-        if constexpr (sizeof(A) == sizeof(double)) {
-          sums.write(r, exists, static_cast<double*>(args.to) + at, left, aligned);
-        }
-        break;
-    }
+    write_row(sums, r, exists, args.to, args.to_dtype, at, left, aligned);
   }
 }
 
@@ -80,23 +65,21 @@ void launch_products(const GroupedProductArgs& args, Stream stream) {
   if constexpr (!kAsAny<T>) {
     if (same && along) {
       const TileSource<T, true> weight(stored.data, stored.stride, weights.step);
-      return launch_tiles<T, T>(op, args, all, weight, stream);
+      return launch_tiles<T>(op, args, all, weight, stream);
     }
     if (same) {
       const TileSource<T, false> weight(stored.data, stored.stride, weights.step);
-      return launch_tiles<T, T>(op, args, all, weight, stream);
+      return launch_tiles<T>(op, args, all, weight, stream);
     }
   }
   const AnyTileSource<T> weight{static_cast<const char*>(stored.data), stored.dtype,
                                 along ? stored.stride : 1, along ? 1 : stored.stride};
-  launch_tiles<T, T>(op, args, all, weight, stream);
+  launch_tiles<T>(op, args, all, weight, stream);
 }
 
 // Forward, a part of the weight lies as its rows do; backward, it is multiplied from the other side.
-template <typename Y>
 void launch_decoded(const GroupedProductArgs& args, const DecodedGroups& part, Stream stream) {
   constexpr const char* op = "grouped_linear_blocks";
-  using X = Accumulate<Y>;
   const int64_t width = args.backward ? part.columns : part.inner;
   const GroupTiles tiles{{part.first, part.last},
                          part.columns * part.inner * static_cast<int64_t>(sizeof(float)),
@@ -104,16 +87,16 @@ void launch_decoded(const GroupedProductArgs& args, const DecodedGroups& part, S
                          part.columns,
                          args.backward ? args.weights.first.columns : args.weights.first.rows,
                          part.inner};
-  if constexpr (kAsAny<Y>) {
-    const AnyTileSource<Y> weight{reinterpret_cast<const char*>(part.numbers), Dtype::kFloat32,
-                                  args.backward ? 1 : width, args.backward ? width : 1};
-    launch_tiles<X, Y>(op, args, tiles, weight, stream);
+  if (args.dtype == Dtype::kFloat64) {
+    const AnyTileSource<double> weight{reinterpret_cast<const char*>(part.numbers), Dtype::kFloat32,
+                                       args.backward ? 1 : width, args.backward ? width : 1};
+    launch_tiles<double>(op, args, tiles, weight, stream);
   } else if (args.backward) {
-    launch_tiles<X, Y>(op, args, tiles, TileSource<X, false>(part.numbers, width, tiles.step),
-                       stream);
+    const TileSource<float, false> weight(part.numbers, width, tiles.step);
+    launch_tiles<float>(op, args, tiles, weight, stream);
   } else {
-    launch_tiles<X, Y>(op, args, tiles, TileSource<X, true>(part.numbers, width, tiles.step),
-                       stream);
+    const TileSource<float, true> weight(part.numbers, width, tiles.step);
+    launch_tiles<float>(op, args, tiles, weight, stream);
   }
 }
 
@@ -125,7 +108,7 @@ void grouped_linear_launch(const GroupedProductArgs& args, Stream stream) {
 
 void grouped_decoded_launch(const GroupedProductArgs& args, const DecodedGroups& part,
                             Stream stream) {
-  for_dtype(args.dtype, [&](auto zero) { launch_decoded<decltype(zero)>(args, part, stream); });
+  launch_decoded(args, part, stream);
 }
 
 void grouped_linear_backward_weight_launch(const GroupedGradientArgs& args, Stream stream) {

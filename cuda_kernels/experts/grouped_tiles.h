@@ -35,8 +35,26 @@ __device__ void add_bias(const GroupedProductArgs& args, const GroupTiles& part,
   }
 }
 
-// A block has 64 rows of a group, and 64 columns.
-template <typename X, typename Y, typename Weight>
+// Writes row r of the thread's sums from element `at` on.
+template <typename A>
+__device__ void write_row(const TileSums<A>& sums, int r, bool exists, void* to, Dtype dtype,
+                          int64_t at, int64_t left, bool aligned) {
+  switch (dtype) {
+    case Dtype::kFloat32:
+      return sums.write(r, exists, static_cast<float*>(to) + at, left, aligned);
+    case Dtype::kBFloat16:
+      return sums.write(r, exists, static_cast<__nv_bfloat16*>(to) + at, left, aligned);
+    case Dtype::kFloat16:
+      return sums.write(r, exists, static_cast<__half*>(to) + at, left, aligned);
+    case Dtype::kFloat64:
+      if constexpr (sizeof(A) == sizeof(double)) {
+        sums.write(r, exists, static_cast<double*>(to) + at, left, aligned);
+      }
+  }
+}
+
+// A block has 64 rows of a group, and 64 columns. x in float32 may have results in a half type.
+template <typename X, typename Weight>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks<Accumulate<X>>)
     grouped_tiles(const __grid_constant__ GroupedProductArgs args, const GroupTiles part,
                   const Weight weight, const TileSource<X, true> x, Divisor across, int64_t items,
@@ -62,8 +80,13 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<Accumulate<X>>)
 #pragma unroll
     for (int r = 0; r < kTileRows; ++r) {
       const int64_t row = rows.begin + sums.row() + r;
-      Y* to = static_cast<Y*>(args.y) + row * part.y_columns + part.column + column;
-      sums.write(r, row < rows.end, to, part.columns - column, aligned);
+      const int64_t at = row * part.y_columns + part.column + column;
+      const bool exists = row < rows.end;
+      if constexpr (std::is_same_v<X, float>) {
+        write_row(sums, r, exists, args.y, args.dtype, at, part.columns - column, aligned);
+      } else {
+        sums.write(r, exists, static_cast<X*>(args.y) + at, part.columns - column, aligned);
+      }
     }
   }
 }
@@ -72,14 +95,17 @@ inline dim3 tile_block() { return dim3(kWarp, kTileWarps); }
 
 inline int64_t tiles_of(int64_t count) { return (count + kTile - 1) / kTile; }
 
-template <typename X, typename Y, typename Weight>
+template <typename X, typename Weight>
 void launch_tiles(const char* op, const GroupedProductArgs& args, const GroupTiles& part,
                   const Weight& weight, Stream stream) {
   const int64_t across = tiles_of(part.columns);
   const int64_t items = part.groups.tiles(args.ends, kTile) * across;
-  const bool aligned = is_aligned(args.y) && part.y_columns % kLanes<Y> == 0 &&
-                       part.column % kLanes<Y> == 0;
-  launch(op, grouped_tiles<X, Y, Weight>, blocks_for(items, 1), tile_block(), 0, stream, args, part,
+  bool aligned = is_aligned(args.y);
+  for_dtype(args.dtype, [&](auto zero) {
+    constexpr int V = kLanes<decltype(zero)>;
+    aligned = aligned && part.y_columns % V == 0 && part.column % V == 0;
+  });
+  launch(op, grouped_tiles<X, Weight>, blocks_for(items, 1), tile_block(), 0, stream, args, part,
          weight, TileSource<X, true>(args.x, args.x_stride), Divisor(across), items, aligned);
 }
 

@@ -178,11 +178,13 @@ void rope_launch(const RopeArgs& args, Stream stream) {
     const auto run = [&](auto kernel) {
       launch("rope", kernel, blocks_for(args.batch * args.length, 1), kBlock, 0, stream, args);
     };
-    const bool vectors = has_vectors(args, kLanes<T>);
+    // float64 is there for checks: it has no vectors.
+    constexpr bool kVectors = sizeof(T) < sizeof(double);
+    const bool vectors = kVectors && has_vectors(args, kLanes<T>);
     if (args.interleaved) {
-      run(vectors ? rope_positions<T, true, true> : rope_positions<T, true, false>);
+      run(vectors ? rope_positions<T, true, kVectors> : rope_positions<T, true, false>);
     } else {
-      run(vectors ? rope_positions<T, false, true> : rope_positions<T, false, false>);
+      run(vectors ? rope_positions<T, false, kVectors> : rope_positions<T, false, false>);
     }
   });
 }

@@ -75,9 +75,7 @@ FLOORS: dict[str, Floor] = {
     },
     "grouped_products<float, BlockRows<BlockDecoder<12> > >": Floor(0.375, _BLOCKS),
     **{
-        f"grouped_tiles<{dtype}, {dtype}, TileSource<{dtype}, {along_inner}> >": Floor(
-            0.25, _PRODUCTS
-        )
+        f"grouped_tiles<{dtype}, TileSource<{dtype}, {along_inner}> >": Floor(0.25, _PRODUCTS)
         for dtype in ("__nv_bfloat16", "float")
         for along_inner in ("true", "false")
     },
