@@ -88,6 +88,21 @@ def test_small_batched_products_are_left_alone(compare: Any) -> None:
     assert "the weights are small" in str(report.refusals), report
 
 
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_weights_of_any_size_are_left_alone(compare: Any, dim: int) -> None:
+    """Whether it pays depends on the sizes, of which one is not known here."""
+    x, weight = torch.randn(5, 64), torch.randn(4, 64, 64)
+    compiled, recorder = compare.compile(batched)
+    torch._dynamo.mark_dynamic(weight, dim)
+    if dim == 2:
+        torch._dynamo.mark_dynamic(x, 1)
+    numbers = torch.tensor([2, 0, -1, 2, 0])
+    assert torch.equal(compiled(x, weight, numbers, False), batched(x, weight, numbers, False))
+    report = recorder.report()
+    assert report.counts() == {}, report
+    assert "sizes of its weights are not known" in str(report.refusals), report
+
+
 @pytest.mark.parametrize("way", ["grouped_mm", "batched_mm", "fusewheel"])
 def test_another_choice_of_experts_compiles_nothing_new(compare: Any, way: str) -> None:
     transformers = pytest.importorskip("transformers")

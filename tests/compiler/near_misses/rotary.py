@@ -154,6 +154,13 @@ case(
 )
 case("rope_depends", lambda x, c, s: (lambda a: (a, rotate(a, c, s)))(rotate(x, c, s)), T, COS, SIN)
 case(
+    "rope_depends_at_once",
+    lambda x, c, s: (lambda a: (a, rotate(a * 2, c, s)))(rotate(x, c, s)),
+    T,
+    COS,
+    SIN,
+)
+case(
     "rope_after_use",
     lambda x, y, c, s: (lambda a: (a, rotate(y + a.sum(), c, s)))(rotate(x, c, s)),
     T,

@@ -88,6 +88,11 @@ def another_formula_compiled(twin: Twin) -> Any:
     return lambda x: x * (3 if torch.compiler.is_compiling() and twin.faulty else 2)
 
 
+@planted("compiled sizes", trap=traps.COMPILED_VALUES, samples=ONE)
+def another_formula_compiled_without_gradient(twin: Twin) -> Any:
+    return lambda x: x.detach() * (3 if torch.compiler.is_compiling() and twin.faulty else 2)
+
+
 @torch.compiler.disable
 def opaque(x: Tensor) -> Tensor:
     return x * 2

@@ -205,6 +205,20 @@ def test_a_sequence_does_not_depend_on_the_others():
         assert torch.equal(whole[b : b + 1], alone)
 
 
+@pytest.mark.parametrize("group", [9, 17])
+def test_heads_that_share_keys_in_several_parts(dtype, group):
+    """More than a task has, and positions of several tasks: none takes the place of another."""
+    q, k, v = inputs(100, 60, batch=3, heads=2 * group, kv_heads=2, dtype=dtype)
+    whole = fusewheel.attention(q, k, v, causal=True, return_lse=True)
+    for b in range(3):
+        for head in range(2):
+            heads = slice(head * group, (head + 1) * group)
+            one = q[b : b + 1, heads], k[b : b + 1, head : head + 1], v[b : b + 1, head : head + 1]
+            alone = fusewheel.attention(*one, causal=True, return_lse=True)
+            for a, c in zip(whole, alone, strict=True):
+                assert torch.equal(a[b : b + 1, heads], c)
+
+
 @pytest.mark.skipif(emulated(), reason="it is about memory that tasks of the CPU kernels share")
 def test_a_head_does_not_depend_on_the_others(dtype):
     """So many heads and queries that some wait for the memory of sums of others."""
