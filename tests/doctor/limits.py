@@ -237,7 +237,7 @@ limit(
 )
 limit(unless(lambda x: x.shape == (1,), "x must have no dimension"), X, works=("0-dim",))
 limit(same_dtypes, X, X, refuses={"mixed dtypes: y must have the dtype of x": AUTOCAST})
-limit(first_alone, X, X, works=("gradient", *EXACT, "second", *AUTOCAST))
+limit(first_alone, X, X, works=("gradient", *EXACT, "second", *AUTOCAST, *GROUPS))
 limit(first_in_float32, X, X, works=("gradient", "detached"))
 limit(of_two_dtypes, X, X.double(), works=("detached",))
 limit(most_for_none, X, works=("empty",))

@@ -59,6 +59,7 @@ case("rms_no_weight", lambda x: x * torch.rsqrt(x.pow(2).mean(-1, True) + 1e-6),
 case("rms_weight_of_rows", lambda x, w: rms(x, w), X, make(3, 1))
 case("rms_weight_of_size_one", lambda x, w: rms(x, w), X, make(1))
 case("rms_weight_float64", lambda x, w: rms(x, w), X, ROW.double())
+case("rms_weight_half", lambda x, w: rms(x, w), X, ROW.bfloat16())
 case("rms_float64", lambda x, w: rms(x, w), X.double(), ROW.double())
 case("rms_half", lambda x, w: w * normal(x.float()).to(torch.bfloat16), HALF, ROW.bfloat16())
 case("rms_half_statistics", lambda x, w: rms(x, w), HALF, ROW.bfloat16())

@@ -71,6 +71,22 @@ case(
     ALL,
 )
 case(
+    "written_least_trained",
+    lambda q, k, v, m: attend(q, k, v, lambda s: s.masked_fill(m, -3.4028234663852886e38)),
+    Q.clone().requires_grad_(),
+    K,
+    V,
+    ~ALL,
+)
+case(
+    "written_least_half",
+    lambda q, k, v, m: attend(q, k, v, lambda s: s.masked_fill(m, -65504.0)),
+    Q.half(),
+    K.half(),
+    V.half(),
+    ~ALL,
+)
+case(
     "written_filled_trained",
     lambda q, k, v, m: attend(q, k, v, lambda s: s.masked_fill(m, -torch.inf)),
     Q.clone().requires_grad_(),

@@ -153,11 +153,11 @@ def _check_heads(query: Sizes, key: Sizes, value: Sizes, grouped: bool) -> None:
 
 def _check_bias(attention: Attention, bias: Node) -> None:
     """Refuse a mask that cannot be passed on, or of which gradients depend on rounding."""
-    shape = (1, 1, 1, 1, *(shape_of(bias) or ()))[-4:]
+    sizes = shape_of(bias) or ()
     query, keys = shape_of(attention.query) or (), (shape_of(attention.key) or ())[-2]
-    rank, wanted = len(shape_of(bias) or ()), (*query[:3], keys)
+    shape, wanted = (*(1,) * (4 - len(sizes)), *sizes), (*query[:3], keys)
     fits = all(map(lambda a, b: same_size(a, 1) or same_size(a, b), shape, wanted))
-    require(fits and rank <= 4, "the mask broadcasts the scores to another shape")
+    require(fits and len(shape) == 4, "the mask broadcasts the scores to another shape")
     dtype, mask = dtype_of(bias), attention.mask
     if dtype == torch.bool:
         return

@@ -231,7 +231,7 @@ class Weighted:
     order: tuple[int, ...] | None = None
 
 
-def weighted_by(softmax: Node, sinks: bool = False) -> Weighted:
+def weighted_by(softmax: Node, sinks: bool) -> Weighted:
     """The product of the weights and the values.
 
     Args:
