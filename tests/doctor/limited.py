@@ -55,6 +55,10 @@ def dense_alone(x: Tensor) -> None:
     x.mul_(2)
 
 
+def doubled_and_more(x: Tensor) -> Tensor:
+    return x.mul_(2) + 1
+
+
 def unscaled(x: Tensor, factor: float) -> Tensor:
     return x * 2
 

@@ -12,6 +12,7 @@ from doctor.aten import make
 from doctor.defects.declare import Twin
 from doctor.limited import (
     dense_alone,
+    doubled_and_more,
     every_result,
     first_alone,
     first_in_float32,
@@ -242,6 +243,8 @@ limit(first_in_float32, X, X, works=("gradient", "detached"))
 limit(of_two_dtypes, X, X.double(), works=("detached",))
 limit(most_for_none, X, works=("empty",))
 limit(in_float64, X, works=("subclass", "dispatch mode"))
+writes = operator(doubled_and_more, "(Tensor(a!) x) -> Tensor")
+limit(writes, X, works=("written", "subclass", "dispatch mode"))
 limit(every_result, X, works=("gradient", "forward mode"))
 limit(two_results, X, X, works=("gradient", "unused output", "second", "no grad"))
 # Whole numbers beside a result, of which there is no derivative.

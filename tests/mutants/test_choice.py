@@ -90,6 +90,23 @@ def test_what_does_no_harm_is_left_out(line: str, old: str, left_out: bool):
     assert (harmless.reason(mutant) is not None) == left_out
 
 
+@pytest.mark.parametrize(
+    ("line", "old", "left_out"),
+    [
+        ("last = (rank_of(node) or 0) - 1", "0", True),
+        ("last = (rank_of(node) or 0) - 1", "1", False),
+        ("size = (shape_of(node) or (0,))[-1]", "0", True),
+        ("if softcap or 0:", "0", False),
+        ("return any(_has_product(arg, steps - 1) for arg in found.args)", "1", True),
+        ("last = steps - 10", "10", False),
+    ],
+)
+def test_what_does_no_harm_in_a_pattern_is_left_out(line: str, old: str, left_out: bool):
+    start = line.index(old)
+    mutant = Mutant("patterns", Path("a.py"), line + "\n", Change(start, start + len(old), "7"))
+    assert (harmless.reason(mutant) is not None) == left_out
+
+
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
 def test_the_inside_of_a_function_may_do_no_harm(kind: str):
     text = "int chunk(int n) {\n  return n / 16;\n}\n\nint half(int n) {\n  return n / 2;\n}\n"

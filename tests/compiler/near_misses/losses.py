@@ -160,6 +160,21 @@ case(
     PLACES,
 )
 case(
+    "head_ellipsis",
+    lambda x, w, t: loss(F.linear(x, w)[..., 1:, :].reshape(6, 5), t[:, 1:].reshape(6)),
+    make(2, 4, 8),
+    HEAD,
+    PLACES,
+)
+case(
+    "head_chosen",
+    lambda x, w, t, i: loss(F.linear(x, w)[i], t),
+    HIDDEN,
+    HEAD,
+    CLASSES,
+    CLASSES,
+)
+case(
     "head_capped",
     lambda x, w, t: loss(torch.tanh(F.linear(x, w) / 3) * 3, t),
     HIDDEN,

@@ -196,6 +196,16 @@ case(
     V,
 )
 case(
+    "written_einsum_flat",
+    lambda q, k, v: torch.einsum("bqk,bkd->bqd", torch.einsum("bqd,bkd->bqk", q, k).softmax(-1), v),
+    *(Q[0], K[0], V[0]),
+)
+case(
+    "written_einsum_matrix",
+    lambda q, k, v: torch.einsum("qk,kd->qd", torch.einsum("qd,kd->qk", q, k).softmax(-1), v),
+    *(Q[0, 0], K[0, 0], V[0, 0]),
+)
+case(
     "written_einsum_turned",
     lambda q, k, v: torch.einsum(
         "bhkd,bhqk->bhqd", v, torch.einsum("bhkd,bhqd->bhqk", k, q).softmax(-1)

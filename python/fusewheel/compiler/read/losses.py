@@ -83,12 +83,12 @@ def loss_of(node: Node) -> LossCall:
     assert found is not None
     (logits, target), options = found.args, found.attrs
     of_logits = found.op == "cross_entropy"
-    dtype, rank = dtype_of(target), rank_of(logits)
+    dtype, rank = dtype_of(target), rank_of(logits) or 0
     if not isinstance(logits, Node) or not isinstance(target, Node) or dtype is None:
         raise Refuse("logits or targets are not tensors")
     require(not dtype.is_floating_point, "the targets are probabilities, not classes")
     require(dtype == torch.int64, f"the targets are {dtype}")
-    require((rank or 0) > 1, "the logits are a single row")
+    require(rank > 1, "the logits are a single row")
     require(dtype_of(logits) in COMPUTED, f"{dtype_of(logits)} is not supported")
     weight = options["weight"]
     if weight is not None:

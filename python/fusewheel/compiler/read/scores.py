@@ -17,6 +17,8 @@ from fusewheel.compiler.read.sinks import drops_last, sinks_of
 
 _STEPS = ("add", "mul", "div", "masked_fill", "cast", "tanh")
 _PRODUCTS = ("matmul", "bmm", "einsum")
+# How many operations may lie between a softmax and a product.
+_DEPTH = 8
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Scores:
     absorbed: set[Node] = field(default_factory=set)
 
 
-def is_weights(node: Node, steps: int = 3) -> bool:
+def is_weights(node: Node, steps: int = _DEPTH) -> bool:
     """Whether the result of a softmax, maybe after casts and dropout, is a factor of a product."""
     for user in node.users:
         found = view(user)
@@ -137,7 +139,7 @@ def _towards_product(args: tuple[Any, ...]) -> Any:
     return next((arg for arg in nodes[:2] if _has_product(arg)), nodes[0] if nodes else None)
 
 
-def _has_product(node: Any, steps: int = 8) -> bool:
+def _has_product(node: Any, steps: int = _DEPTH) -> bool:
     found = view(node)
     if found is None or steps == 0:
         return False

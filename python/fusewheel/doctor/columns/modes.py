@@ -67,10 +67,7 @@ class _Wrapped(Tensor):
         cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         plain = tree_map_only(_Wrapped, lambda w: w.inner, (args, kwargs or {}))
-        result = func(*plain[0], **plain[1])
-        if func._schema.is_mutable and isinstance(result, Tensor):
-            return args[0]
-        return tree_map_only(Tensor, cls, result)
+        return tree_map_only(Tensor, cls, func(*plain[0], **plain[1]))
 
 
 def _subclass(case: Case) -> None:
