@@ -240,7 +240,11 @@ limit(unless(lambda x: x.shape == (1,), "x must have no dimension"), X, works=("
 limit(same_dtypes, X, X, refuses={"mixed dtypes: y must have the dtype of x": AUTOCAST})
 limit(first_alone, X, X, works=("gradient", *EXACT, "second", *AUTOCAST, *GROUPS))
 limit(first_in_float32, X, X, works=("gradient", "detached"))
-limit(of_two_dtypes, X, X.double(), works=("detached",))
+limit(
+    *(of_two_dtypes, X, X.double()),
+    works=("detached",),
+    no={"takes no float64": (*EXACT, "second", "hessian")},
+)
 limit(most_for_none, X, works=("empty",))
 limit(in_float64, X, works=("subclass", "dispatch mode"))
 writes = operator(doubled_and_more, "(Tensor(a!) x) -> Tensor")

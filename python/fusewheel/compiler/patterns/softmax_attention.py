@@ -35,10 +35,10 @@ def _match(context: Context, node: Node) -> Match | None:
 
 def _cost(match: Match) -> str | None:
     """It is faster if PyTorch's attention does not materialise the scores."""
-    tensors = [tensor for node in match.inputs[:3] if (tensor := tensor_of(node)) is not None]
-    if tensors[0].device.type != "cpu":
+    tensors = [tensor for node in match.inputs if (tensor := tensor_of(node)) is not None]
+    if {tensor.device.type for tensor in tensors} != {"cpu"}:
         return "it is only replaced on a CPU"
-    if any(tensor.dtype == torch.float64 for tensor in tensors):
+    if torch.float64 in {tensor.dtype for tensor in tensors}:
         return "PyTorch's attention materialises the scores too in float64"
     features = [(shape_of(node) or (0,))[-1] for node in (match.inputs[0], *match.roots)]
     if not same_sizes(*((size,) for size in features)):
