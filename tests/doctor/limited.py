@@ -77,6 +77,14 @@ def first_alone(x: Tensor, y: Tensor) -> Tensor:
     return x * x.expand_as(y)
 
 
+def second_alone(x: Tensor, y: Tensor) -> Tensor:
+    return y * y.expand_as(x)
+
+
+def flat_too(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x * 2, x.flatten()
+
+
 def in_float64(x: Tensor) -> Tensor:
     return torch.sum(x, 1, dtype=torch.float64)
 

@@ -16,6 +16,7 @@ from doctor.limited import (
     every_result,
     first_alone,
     first_in_float32,
+    flat_too,
     in_float32,
     in_float64,
     in_pieces,
@@ -26,6 +27,7 @@ from doctor.limited import (
     of_two_dtypes,
     same_dtypes,
     scaled,
+    second_alone,
     second_back,
     twice,
     two_results,
@@ -237,8 +239,12 @@ limit(
     refuses={"x must have a dimension": ("0-dim",)},
 )
 limit(unless(lambda x: x.shape == (1,), "x must have no dimension"), X, works=("0-dim",))
+limit(flat_too, X, works=("0-dim",))
+limit(aten.rand_like.default, X, works=("0-dim",))
+limit(aten.equal.default, X, X, works=("schema",))
 limit(same_dtypes, X, X, refuses={"mixed dtypes: y must have the dtype of x": AUTOCAST})
 limit(first_alone, X, X, works=("gradient", *EXACT, "second", *AUTOCAST, *GROUPS))
+limit(second_alone, X, X, works=("gradient", *EXACT, "second", "detached"))
 limit(first_in_float32, X, X, works=("gradient", "detached"))
 limit(
     *(of_two_dtypes, X, X.double()),

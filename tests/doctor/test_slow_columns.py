@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from doctor.defects import DEFECTS
@@ -66,6 +68,17 @@ def few_alone(x: torch.Tensor) -> torch.Tensor:
     return x + 1
 
 
+def but_for(size: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Refuses one size."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        if len(x) == size:
+            raise RuntimeError(f"not {size} elements")
+        return x + 1
+
+    return function
+
+
 def behind_zeros(x: torch.Tensor) -> torch.Tensor:
     """The result grows by the square of what its argument grows by."""
     return torch.cat([x.new_zeros(len(x) ** 2), x])
@@ -92,6 +105,8 @@ def test_many_elements(monkeypatch: pytest.MonkeyPatch):
     for op, *arguments, reason in (
         (aten.logsumexp.default, rows, [0, 1], changed),
         (behind_zeros, rows[0], changed),
+        (but_for(8), rows[0], changed),
+        (but_for(12), rows[0], changed),
         (aten.gt.Tensor, rows, rows, "gives nothing but zeros"),
         (aten.bernoulli.default, rows / 12, "random"),
     ):
@@ -101,6 +116,8 @@ def test_many_elements(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(huge, "_needed", lambda *arguments: 2**34)
     monkeypatch.setattr(huge, "_free", lambda: 2**33)
     assert told("huge", aten.neg.default, rows).reason == "needs 16 GiB of free memory"
+    monkeypatch.setattr(huge, "_free", lambda: 2**34)
+    assert told("huge", aten.neg.default, rows).status is Status.WORKS
     monkeypatch.setattr(huge, "_free", lambda: 0)
     assert "does not tell" in told("huge", aten.neg.default, rows).reason
 
@@ -109,11 +126,12 @@ def test_many_elements_are_tried_in_two_bytes_each(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(huge, "MANY", 2**12)
     seen = set()
 
-    def operator(x: torch.Tensor) -> torch.Tensor:
+    def operator(x: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
         seen.add((x.dtype, x.numel() > 12))
-        return x + 1
+        return x[row] + 1
 
-    assert told("huge", operator, torch.arange(1.0, 13.0).view(3, 4)).status is Status.WORKS
+    arguments = torch.arange(1.0, 13.0).view(3, 4), torch.tensor(2)
+    assert told("huge", operator, *arguments).status is Status.WORKS
     assert (torch.bfloat16, True) in seen
     assert (torch.float32, True) not in seen
 
@@ -125,6 +143,9 @@ def test_the_ways_to_many_elements():
     assert list(huge._ways(case)) == [((0, 0),), ((1, 1),)]
     (case,) = doctor.cases_of(doctor.subject_of(aten.dot.default), [(make(4), make(4))])
     assert list(huge._ways(case)) == [((0, 0), (1, 0))]
+    (case,) = doctor.cases_of(doctor.subject_of(torch.diag_embed), [(make(4, 4),)])
+    times = huge._times(case, ((0, 0), (0, 1)))  # 64 elements, which grow by times ** 3
+    assert 64 * (times - 2) ** 3 <= 2**31 < 64 * (times - 1) ** 3
     # The result is the largest.
     (case,) = doctor.cases_of(doctor.subject_of(aten.mm.default), [(make(3, 1), make(1, 5))])
     times = huge._times(case, ((0, 0),))

@@ -229,7 +229,12 @@ RULES = (
     ),
     Rule(("cuda",), "", "One element at a time gives the same.", inside="is_aligned", new=r"\{\}"),
     Rule(PYTHON, r"strict=", "zip is only asked to notice a mistake.", old="True|False"),
-    Rule(PYTHON, r"\bmost=|for _ in range\(", "How often something is tried is free.", old=r"\d+"),
+    Rule(
+        PYTHON,
+        r"\bmost=|for (_|count) in range\(",
+        "How often something is tried is free.",
+        old=r"\d+",
+    ),
     Rule(
         ("columns",),
         r"^(THREADS|LARGEST|SETS|PART|WARM_UP|SECONDS|SIZE|FACTORS?|FINE|COARSE|MANY) =",
@@ -250,6 +255,13 @@ RULES = (
         new="pass",
     ),
     Rule(("columns",), r" in \(1\.25, 1\.75, 2\.25\)", "Any other whole part does.", old=r"2\.25"),
+    Rule(("columns",), r"\bmadvise\(", "The processor may be told early or late.", new="pass"),
+    Rule(
+        ("columns",),
+        r"abs\(.*\) > (absolute|relative \*)",
+        "No number is off by exactly what it may be.",
+        old=">",
+    ),
     Rule(("columns",), "", "How much memory has to be free is an estimate.", inside="_needed"),
     Rule(("columns",), r"compile_threads=|display=|check_trace=", "Values do not depend on it."),
     Rule(

@@ -135,5 +135,14 @@ def turns_autograd_on(twin: Twin) -> Any:
 
 
 @planted("no grad", trap=traps.INFERENCE)
+def turns_autograd_on_for_one_result(twin: Twin) -> Any:
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.set_grad_enabled(twin.faulty or torch.is_grad_enabled()):
+            return x * x, x.detach() + 1
+
+    return function
+
+
+@planted("no grad", trap=traps.INFERENCE)
 def another_result_in_inference(twin: Twin) -> Any:
     return lambda x: x * (3 if torch.is_inference_mode_enabled() and twin.faulty else 2)

@@ -119,6 +119,11 @@ def opaque_function(twin: Twin) -> Any:
     return Opaque.apply if twin.faulty else Clear.apply
 
 
+@planted("compile", trap=traps.OPAQUE_FUNCTION, samples=ONE)
+def opaque_function_and_another_result(twin: Twin) -> Any:
+    return lambda x: ((Opaque if twin.faulty else Clear).apply(x), x + 1)
+
+
 @planted("compile", trap=traps.GRAPH_BREAK, samples=ONE)
 def graph_break(twin: Twin) -> Any:
     return opaque if twin.faulty else lambda x: x * 2
