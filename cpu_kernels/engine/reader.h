@@ -36,7 +36,7 @@ class Reader {
   }
 
   std::string_view text() {
-    const uint32_t size = count(1);
+    const auto size = take<uint32_t>();
     return {reinterpret_cast<const char*>(bytes(size)), size};
   }
 

@@ -69,6 +69,10 @@ def test_every_kind_of_size():
         (writer.number("multiply", n, 3), 21),
         (writer.number("floor_divide", n, 3), 2),
         (writer.number("subtract", 0, writer.number("floor_divide", minus, 2)), 4),
+        (writer.number("floor_divide", minus, -1), 7),
+        (writer.number("floor_divide", minus, -2), 3),
+        (writer.number("add", writer.number("modulo", minus, -1), 1), 1),
+        (writer.number("add", writer.number("modulo", minus, -2), 2), 1),
         (writer.number("modulo", n, 4), 3),
         (writer.number("modulo", minus, 4), 1),
         (writer.number("maximum", n, 9), 9),
@@ -157,14 +161,15 @@ def test_views_stay_inside_of_what_they_show():
             RuntimeError, match=r"reaches beyond what it shows\nin a .* from m\.py:5"
         ):
             writer.finish([copy])(torch.randn(8))
-    writer = ProgramWriter()
-    n = writer.number("size", 0, 0)
-    x = writer.input(torch.float32, (n,), (1,))
-    huge = writer.number("multiply", writer.number("multiply", n, 2**40), 2**40)
-    copy = writer.result(torch.float32, (2,), (1,))
-    writer.step(aten.clone.default, (writer.view(x, (2,), (huge,)), None), (copy,))
-    with pytest.raises(RuntimeError, match="does not fit 64 bits"):
-        writer.finish([copy])(torch.randn(8))
+    for first, op, by in ((2**40, "multiply", 2**40), (-(2**60), "floor_divide", -1)):
+        writer = ProgramWriter()
+        n = writer.number("size", 0, 0)
+        x = writer.input(torch.float32, (n,), (1,))
+        huge = writer.number(op, writer.number("multiply", n, first), by)
+        copy = writer.result(torch.float32, (2,), (1,))
+        writer.step(aten.clone.default, (writer.view(x, (2,), (huge,)), None), (copy,))
+        with pytest.raises(RuntimeError, match="does not fit 64 bits"):
+            writer.finish([copy])(torch.randn(8))
 
 
 def test_a_step_that_fails_names_the_line_of_the_model():

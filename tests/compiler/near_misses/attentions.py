@@ -88,6 +88,11 @@ case(
 case("repeated_causal", lambda q, k, v: sdpa(q, repeat(k), repeat(v), is_causal=True), Q, K2, V2)
 case("repeated_keys", lambda q, k, v: sdpa(q, repeat(k), v), Q, K2, V)
 case("repeated_values", lambda q, k, v: sdpa(q, k, repeat(v)), Q, K, V2)
+case(
+    "repeated_otherwise",
+    lambda q, k, v: sdpa(q, repeat(k), v.unsqueeze(2).expand(2, 1, 4, 8, 8).reshape(2, 4, 8, 8)),
+    *(Q, K2, V2[:, :1]),
+)
 case("repeated_in_order", lambda q, k, v: sdpa(q, repeat(k, dim=1), repeat(v, dim=1)), Q, K2, V2)
 case("repeated_for_one_query", lambda q, k, v: sdpa(q, repeat(k), repeat(v)), Q[:, :1], K2, V2)
 case(

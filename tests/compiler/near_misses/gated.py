@@ -37,6 +37,7 @@ def packed(first: Any, second: Any, product: Any) -> Any:
 
 LOW, HIGH = (..., slice(None, 8)), (..., slice(8, None))
 glu = lambda g, u: F.silu(g) * u  # noqa: E731
+case("swiglu_complex", lambda x, y: F.silu(x) * y, X + 0j, Y + 0j)
 case("packed", packed(LOW, HIGH, glu), X)
 case("packed_turned", packed(HIGH, LOW, glu), X)
 case("packed_gelu", packed(LOW, HIGH, lambda g, u: F.gelu(g) * u), X)

@@ -63,6 +63,23 @@ case("rms_weight_half", lambda x, w: rms(x, w), X, ROW.bfloat16())
 case("rms_float64", lambda x, w: rms(x, w), X.double(), ROW.double())
 case("rms_half", lambda x, w: w * normal(x.float()).to(torch.bfloat16), HALF, ROW.bfloat16())
 case("rms_half_statistics", lambda x, w: rms(x, w), HALF, ROW.bfloat16())
+case("rms_cast_twice", lambda x, w: normal(x).bfloat16().half() * w, X, ROW.half())
+case(
+    "rms_cast_idle",
+    lambda x, w: w * normal(x.float()).float().bfloat16(),
+    HALF,
+    ROW.bfloat16(),
+)
+case("rms_double_to_float", lambda x, w: normal(x).float() * w, X.double(), ROW)
+case("rms_double_rounded", lambda x, w: rms(x, w).float(), X.double(), ROW.double())
+case(
+    "rms_double_product",
+    lambda x, w: x.double() * torch.rsqrt(x.pow(2).mean(-1, True) + 1e-6) * w,
+    X,
+    ROW.double(),
+)
+case("rms_used_twice", lambda x, w: (lambda y: (y.bfloat16(), y))(rms(x, w)), X, ROW)
+case("rms_of_function_half", lambda x, w: F.rms_norm(x, (16,), w), HALF, ROW.bfloat16())
 case("rms_plus_one", lambda x, w: normal(x) * (1 + w), X, ROW)
 case("rms_plus_two", lambda x, w: normal(x) * (2 + w), X, ROW)
 case("add_rms", lambda x, y, w: (lambda h: (h, rms(h, w)))(x + y), X, Y, ROW)
@@ -126,6 +143,18 @@ case(
     X,
     ROW,
     ROW,
+)
+case(
+    "layer_double_variance",
+    lambda x: (
+        centred(x) * torch.rsqrt(x.double().var(-1, unbiased=False, keepdim=True) + 1e-5).float()
+    ),
+    X,
+)
+case(
+    "layer_double_variance_and_product",
+    lambda x: centred(x) * torch.rsqrt(x.double().var(-1, unbiased=False, keepdim=True) + 1e-5),
+    X,
 )
 case("layer_bias_of_rows", lambda x, w, b: layer(x, w, 0) + b, X, ROW, make(3, 1))
 case("layer_two_weights", lambda x, w: layer(x, w, 0) * w, X, ROW)

@@ -168,5 +168,6 @@ case(
     COS,
     SIN,
 )
+case("rope_integers", both(), T.long(), U.long(), COS.long(), SIN.long())
 case("rope_plain_cat", lambda x, y: torch.cat([x, y], 1), T, U)
 case("rope_three_parts", lambda x: torch.cat([-x, x, x], -1), T)

@@ -24,6 +24,16 @@ case(
     K,
     V,
 )
+case(
+    "written_weights_cut",
+    lambda q, k, v: (q @ k.mT).softmax(-1)[..., :-1] @ v[:, :, :-1],
+    *(Q, K, V),
+)
+case(
+    "written_values_double",
+    lambda q, k, v: (q @ k.mT).softmax(-1).double() @ v,
+    *(Q, K, V.double()),
+)
 case("written_weights_second", lambda q, k, v: v[:, :, :6, :6] @ (q @ k.mT).softmax(-1), Q, K, V)
 case("written_plus_weights", lambda q, k, v: (q @ k.mT).softmax(-1) + v[:, :, :6], Q, K, V)
 case("written_added", lambda q, k, v, b: attend(q, k, v, lambda s: s + b), Q, K, V, BIAS)
@@ -69,6 +79,11 @@ case(
     K,
     V,
     ALL,
+)
+case(
+    "written_filled_tensor",
+    lambda q, k, v, m, n: attend(q, k, v, lambda s: s.masked_fill(m, n)),
+    *(Q, K, V, ~ALL, torch.tensor(-torch.inf)),
 )
 case(
     "written_least_trained",
