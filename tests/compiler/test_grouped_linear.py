@@ -88,6 +88,39 @@ def test_small_batched_products_are_left_alone(compare: Any) -> None:
     assert "the weights are small" in str(report.refusals), report
 
 
+def outer(x: Tensor, weight: Tensor, numbers: Tensor) -> Tensor:
+    return torch.bmm(weight[numbers], x.unsqueeze(1))
+
+
+def of_rows(x: Tensor, weight: Tensor, numbers: Tensor) -> Tensor:
+    return torch.bmm(weight[numbers], x.unsqueeze(-1))
+
+
+def under_autocast(x: Tensor, weight: Tensor, numbers: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return of_rows(x, weight, numbers)
+
+
+WEIGHT, ONE_EACH, ONE_OF_TWO = (
+    torch.ones(4, 64, 64),
+    torch.tensor([2, 0, 1]),
+    torch.tensor([[1, 0]] * 3),
+)
+OTHERS: dict[str, tuple[Any, tuple[Tensor, ...], str]] = {
+    "outer": (outer, (torch.ones(3, 5), WEIGHT[..., :1], ONE_EACH), "no rows of one matrix"),
+    "of_rows": (of_rows, (torch.ones(3, 64), WEIGHT[0], ONE_OF_TWO), "not 2, 3 and 1"),
+    "autocast": (under_autocast, (torch.ones(3, 64), WEIGHT, ONE_EACH), "its result are"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_products_of_what_is_taken(compare: Any, name: str) -> None:
+    function, arguments, reason = OTHERS[name]
+    report = compare.bits(function, *arguments)
+    assert report.counts() == {}, report
+    assert reason in str(report.refusals), report
+
+
 @pytest.mark.parametrize("dim", [0, 1, 2])
 def test_weights_of_any_size_are_left_alone(compare: Any, dim: int) -> None:
     """Whether it pays depends on the sizes, of which one is not known here."""

@@ -46,6 +46,22 @@ def test_a_module_in_eval_mode(compare: Any) -> None:
     assert report.counts() == {"linear": 2}
 
 
+def test_a_weight_that_is_no_matrix_and_operands_of_two_dtypes(compare: Any) -> None:
+    def narrow(x: Tensor, weight: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return F.linear(x, weight)
+
+    x = _half(3, 16).detach()
+    row, other = _half(16).detach(), _half(8, 16, dtype=torch.float16).detach()
+    for function, weight, reason in (
+        (F.linear, row, "the weight is not a matrix"),
+        (narrow, other, "its operands are"),
+    ):
+        report = compare.bits(lambda x, w, f=function: f(x, w), x, weight)
+        assert report.counts() == {}, report
+        assert reason in str(report.refusals), report
+
+
 def test_a_changed_weight_is_seen() -> None:
     layer = torch.nn.Linear(16, 8, bias=False).bfloat16()
     compiled = torch.compile(layer, backend="fusewheel", fullgraph=True)
