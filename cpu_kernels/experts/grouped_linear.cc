@@ -4,6 +4,8 @@
 #include <fusewheel/experts/grouped_linear.h>
 
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "matmul/prepare.h"
 #include "products.h"
@@ -15,7 +17,7 @@ namespace {
 class Activations {
  public:
   Activations(const RowMatrix& x, const LinearWeight& weight, const GroupEnds& ends, bool wide)
-      : bfloat16_(multiplies_bfloat16(x, weight)) {
+      : bfloat16_(multiplies_bfloat16(x, weight)), fewest_(fewest_rows(weight)) {
     bool some = false;
     bool all = true;
     int64_t begin = 0;
@@ -35,15 +37,112 @@ class Activations {
   }
 
   // Whether a group of so many rows is multiplied as bfloat16.
-  bool has_bfloat16(int64_t rows) const { return bfloat16_ && rows >= kFewestBFloat16Rows; }
+  bool has_bfloat16(int64_t rows) const { return bfloat16_ && rows >= fewest_; }
 
   const RowMatrix& rows(bool bfloat16) const { return bfloat16 ? *whole_ : *widened_; }
 
  private:
+  static int64_t fewest_rows(const LinearWeight& weight) {
+    return weight.kind == WeightKind::kFloating ? kFewestBFloat16Rows : kFewestRoundedRows;
+  }
+
   bool bfloat16_;
+  int64_t fewest_;
   std::optional<RowMatrix> whole_;
   std::optional<RowMatrix> widened_;
 };
+
+// Gradients turned, as their products with x want them: a row for each column of theirs. Groups of many
+// rows are multiplied as bfloat16; each begins at a whole number of steps then.
+class TurnedGradients {
+ public:
+  TurnedGradients(const RowMatrix& grad, const RowMatrix& x, const GroupEnds& ends, bool wide)
+      : bfloat16_(multiplies_bfloat16(grad, numbers_of(x))) {
+    int64_t begin = 0;
+    int64_t columns = 0;
+    bool all = true;
+    for (int64_t e = 0; e < ends.count; ++e) {
+      const int64_t end = end_of(ends, e);
+      begins_.push_back(columns);
+      const bool own = has_bfloat16(end - begin);
+      columns += own ? (end - begin + kStep - 1) / kStep * kStep : 0;
+      all = all && (own || begin == end);
+      begin = end;
+    }
+    if (columns > 0) {
+      turn(grad, ends, columns);
+    }
+    if (!all) {
+      widened_ = widen(grad, wide, true);
+    }
+  }
+
+  // Fewer rows would be less than half of a step.
+  bool has_bfloat16(int64_t rows) const { return bfloat16_ && rows > kStep / 2; }
+
+  // Of group `e`, whose first row is `begin`, and from one row to the next.
+  std::pair<const void*, int64_t> rows(int64_t e, int64_t begin, bool bfloat16, bool wide) const {
+    if (!bfloat16 && !widened_) {
+      return {nullptr, 0};  // of a group without rows
+    }
+    if (bfloat16) {
+      return {advance(turned_->const_data_ptr(), begins_[static_cast<size_t>(e)] * 2), stride_};
+    }
+    return {advance(widened_->tensor.const_data_ptr(), begin * (wide ? 8 : 4)), widened_->stride};
+  }
+
+ private:
+  static constexpr int64_t kStep = 32;
+  static constexpr int64_t kTile = 16;
+
+  static LinearWeight numbers_of(const RowMatrix& x) {
+    LinearWeight weight = {};
+    weight.kind = WeightKind::kFloating;
+    weight.dtype = dtype_of(x.tensor);
+    return weight;
+  }
+
+  void turn(const RowMatrix& grad, const GroupEnds& ends, int64_t columns) {
+    // An odd number of cache lines: rows would share few places of the first-level cache.
+    stride_ = (columns / kStep | 1) * kStep;
+    // Behind the last row there is memory for a whole tile.
+    const int64_t sizes[] = {grad.size + kTile - 1, stride_};
+    turned_ = empty_contiguous({sizes, 2}, ScalarType::BFloat16, grad.tensor);
+    auto* to = static_cast<char*>(turned_->mutable_data_ptr());
+    std::memset(to + grad.size * stride_ * 2, 0, static_cast<size_t>((kTile - 1) * stride_ * 2));
+    const auto all = FUSEWHEEL_SELECT(turn_rows);
+    FUSEWHEEL_ISA::parallel_for(
+        grad.size, FUSEWHEEL_ISA::kGrain / columns + 1, [&](int64_t first, int64_t last) {
+          int64_t begin = 0;
+          for (int64_t e = 0; e < ends.count; ++e) {
+            const int64_t end = end_of(ends, e);
+            const int64_t rows = end - begin;
+            if (has_bfloat16(rows)) {
+              const int64_t whole = (rows + kStep - 1) / kStep * kStep;
+              all({advance(grad.tensor.const_data_ptr(), begin * grad.stride * 2), grad.stride, rows,
+                   to + begins_[static_cast<size_t>(e)] * 2, stride_, whole},
+                  first, last);
+            }
+            begin = end;
+          }
+        });
+  }
+
+  bool bfloat16_;
+  std::vector<int64_t> begins_;  // where a group begins in a turned row
+  int64_t stride_ = 0;
+  std::optional<Tensor> turned_;
+  std::optional<RowMatrix> widened_;
+};
+
+// Whether a matrix is larger than most processors' caches, and its rows begin with a cache line.
+bool is_past_caches(const Tensor& y) {
+  constexpr int64_t kLine = 64;
+  constexpr int64_t kCaches = int64_t{64} << 20;
+  const int64_t size = bytes_of(dtype_of(y));
+  const auto address = reinterpret_cast<uintptr_t>(y.const_data_ptr());
+  return y.numel() * size >= kCaches && address % kLine == 0 && y.sizes()[y.dim() - 1] * size % kLine == 0;
+}
 
 }  // namespace
 
@@ -94,7 +193,8 @@ void multiply(const char*, GroupedLinearBackwardWeight& call) {
   if (wide) {
     sums = empty_contiguous(sums.sizes(), ScalarType::Double, sums);
   }
-  const RowMatrix a = widen(call.grad, wide, true);
+  const bool past_caches = is_past_caches(sums);
+  const TurnedGradients turned(call.grad, call.x, args.ends, wide);
   const Dtype dtype = dtype_of(sums);
   const int64_t weight_bytes = args.grad_columns * args.x_columns * bytes_of(dtype);
   LinearWeight rows = {};
@@ -108,10 +208,11 @@ void multiply(const char*, GroupedLinearBackwardWeight& call) {
     const int64_t end = end_of(args.ends, e);
     rows.data = advance(args.x, begin * args.x_stride * bytes_of(args.dtype));
     rows.rows = end - begin;
-    products.add({advance(a.tensor.const_data_ptr(), begin * (wide ? 8 : 4)), a.stride,
-                  args.grad_columns, args.x_columns, end - begin, rows, true, nullptr,
-                  static_cast<char*>(sums.mutable_data_ptr()) + e * weight_bytes, dtype, false,
-                  {}});
+    const bool bfloat16 = turned.has_bfloat16(end - begin);
+    const auto [a, stride] = turned.rows(e, begin, bfloat16, wide);
+    products.add({a, stride, args.grad_columns, args.x_columns, end - begin, rows, true, nullptr,
+                  static_cast<char*>(sums.mutable_data_ptr()) + e * weight_bytes, dtype, false, {},
+                  false, bfloat16, past_caches});
     begin = end;
   }
   products.run();

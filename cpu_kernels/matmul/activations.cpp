@@ -45,6 +45,30 @@ void widen_rows(const WidenArgs& args, int64_t begin, int64_t end) {
   }
 }
 
+// Rows [begin, end) of the result, in squares, so that both sides use whole cache lines.
+void turn_rows(const TurnArgs& args, int64_t begin, int64_t end) {
+  constexpr int64_t side = 32;
+  const auto* from = static_cast<const uint16_t*>(args.from);
+  auto* to = static_cast<uint16_t*>(args.to);
+  for (int64_t column = begin; column < end; column += side) {
+    const int64_t width = end - column < side ? end - column : side;
+    for (int64_t row = 0; row < args.to_columns; row += side) {
+      const int64_t whole = args.to_columns - row < side ? args.to_columns - row : side;
+      const int64_t left = args.rows - row < 0 ? 0 : args.rows - row;
+      const int64_t height = left < whole ? left : whole;
+      for (int64_t j = 0; j < width; ++j) {
+        uint16_t* line = to + (column + j) * args.to_stride + row;
+        for (int64_t i = 0; i < height; ++i) {
+          line[i] = from[(row + i) * args.stride + column + j];
+        }
+        for (int64_t i = height; i < whole; ++i) {
+          line[i] = 0;
+        }
+      }
+    }
+  }
+}
+
 void round_rows(const RoundRowsArgs& args, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     for (int64_t k = 0; k < args.columns; k += args.group_size) {

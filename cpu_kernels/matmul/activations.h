@@ -35,6 +35,16 @@ struct WidenArgs {
   bool wide;  // float64
 };
 
+// Rows of 16-bit numbers turned: `to` has a row for each of their columns, with zeros behind its numbers.
+struct TurnArgs {
+  const void* from;
+  int64_t stride;
+  int64_t rows;
+  void* to;
+  int64_t to_stride;
+  int64_t to_columns;  // at least `rows`
+};
+
 // Rows of float32 rounded to 255 steps per group: step = max |a| / 127.
 struct RoundRowsArgs {
   const float* from;
@@ -59,6 +69,7 @@ struct CodeArgs {
 }  // namespace fusewheel
 
 FUSEWHEEL_DECLARE(void widen_rows(const WidenArgs&, int64_t begin, int64_t end));
+FUSEWHEEL_DECLARE(void turn_rows(const TurnArgs&, int64_t begin, int64_t end));
 FUSEWHEEL_DECLARE(void round_rows(const RoundRowsArgs&, int64_t begin, int64_t end));
 // Whether integers are multiplied for such a weight and so many rows; where not, rounded activations stay
 // floats.

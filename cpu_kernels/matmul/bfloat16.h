@@ -12,10 +12,42 @@ namespace fusewheel::FUSEWHEEL_ISA {
 
 constexpr int64_t whole_steps(int64_t depth) { return (depth + kStep - 1) / kStep * kStep; }
 
+FUSEWHEEL_INLINE bool is_bfloat16(const LinearWeight& weight) {
+  return weight.kind == WeightKind::kFloating && weight.dtype == Dtype::kBFloat16;
+}
+
+// The first `live` of so many numbers as a register holds, zeros behind them.
+FUSEWHEEL_AMX_INLINE __m512i load_step(const BFloat16* from, int64_t live) {
+  return live >= kStep ? _mm512_loadu_si512(from)
+                       : _mm512_maskz_loadu_epi16(static_cast<__mmask32>((1u << live) - 1), from);
+}
+
+FUSEWHEEL_AMX_INLINE __m256i load_tile_row(const BFloat16* from, int64_t live) {
+  return live >= kTile ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))
+                       : _mm256_maskz_loadu_epi16(static_cast<__mmask16>((1u << live) - 1), from);
+}
+
+// The same as pack_bfloat16_rows, for a weight that needs no rounding.
+FUSEWHEEL_AMX inline void turn_bfloat16_rows(const LinearWeight& weight, int64_t column, int64_t live,
+                                             int64_t k, int64_t depth, BFloat16* to) {
+  const auto* from = static_cast<const BFloat16*>(weight.data) + column * weight.stride + k;
+  for (int64_t step = 0; step < depth; step += kStep) {
+    Vec<float> block[kTile];
+    for (int64_t lane = 0; lane < kTile; ++lane) {
+      block[lane] = bit_cast<Vec<float>>(
+          lane < live ? load_step(from + lane * weight.stride + step, depth - step) : __m512i{});
+    }
+    turn_pairs(block, to + step * kTile, kStep);
+  }
+}
+
 // One tile whose columns are rows of the weight. Columns past `live` are zeros, and so is what `depth`
 // lacks to a whole step.
 FUSEWHEEL_AMX inline void pack_bfloat16_rows(const LinearWeight& weight, int64_t column,
                                              int64_t live, int64_t k, int64_t depth, BFloat16* to) {
+  if (is_bfloat16(weight)) {
+    return turn_bfloat16_rows(weight, column, live, k, depth, to);
+  }
   const int64_t whole = whole_steps(depth);
   float rows[kTile][kDepth];
   for (int64_t lane = 0; lane < kTile; ++lane) {
@@ -35,17 +67,50 @@ FUSEWHEEL_AMX inline void pack_bfloat16_rows(const LinearWeight& weight, int64_t
   }
 }
 
+// Of 32 numbers the first 16 and the others, in turn.
+FUSEWHEEL_AMX_INLINE __m512i beside(__m512i both) {
+  __m512i places;
+  for (int i = 0; i < kStep; ++i) {
+    reinterpret_cast<uint16_t*>(&places)[i] = static_cast<uint16_t>(i / 2 + i % 2 * kTile);
+  }
+  return _mm512_permutexvar_epi16(places, both);
+}
+
+// The same as pack_bfloat16_columns, for a weight that needs no rounding.
+FUSEWHEEL_AMX inline void pair_bfloat16_columns(const LinearWeight& weight, int64_t column,
+                                                int64_t live, int64_t columns, int64_t k,
+                                                int64_t depth, BFloat16* to) {
+  const int64_t whole = whole_steps(depth);
+  const auto* from = static_cast<const BFloat16*>(weight.data) + k * weight.stride + column;
+  constexpr int64_t kRowsAhead = 16;
+  for (int64_t step = 0; step < whole; step += 2) {
+    // The processor does not see that the next row begins far from the end of this one.
+    for (int64_t i = step + kRowsAhead; i < step + kRowsAhead + 2 && i < depth; ++i) {
+      prefetch(from + i * weight.stride, 0, live * static_cast<int64_t>(sizeof(BFloat16)));
+    }
+    for (int64_t j = 0; j < columns; j += kTile) {
+      const BFloat16* row = from + step * weight.stride + j;
+      const int64_t left = live - j < 0 ? 0 : live - j;
+      const __m256i zeros = {};
+      const __m256i first = step < depth ? load_tile_row(row, left) : zeros;
+      const __m256i second =
+          step + 1 < depth ? load_tile_row(row + weight.stride, left) : zeros;
+      const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
+      _mm512_storeu_si512(to + j * whole + step * kTile, beside(both));
+    }
+  }
+}
+
 // Tiles whose columns are columns of the weight, two of its rows at a time.
 FUSEWHEEL_AMX inline void pack_bfloat16_columns(const LinearWeight& weight, int64_t column,
                                                 int64_t live, int64_t columns, int64_t k,
                                                 int64_t depth, BFloat16* to) {
+  if (is_bfloat16(weight)) {
+    return pair_bfloat16_columns(weight, column, live, columns, k, depth, to);
+  }
   const int64_t whole = whole_steps(depth);
   float rows[2][kStretch];
   __builtin_memset(rows, 0, sizeof(rows));
-  __m512i beside;  // numbers of the first row and of the second, in turn
-  for (int i = 0; i < kStep; ++i) {
-    reinterpret_cast<uint16_t*>(&beside)[i] = static_cast<uint16_t>(i / 2 + i % 2 * kTile);
-  }
   for (int64_t step = 0; step < whole; step += 2) {
     for (int64_t i = 0; i < 2; ++i) {
       if (step + i < depth) {
@@ -56,7 +121,7 @@ FUSEWHEEL_AMX inline void pack_bfloat16_columns(const LinearWeight& weight, int6
     }
     for (int64_t j = 0; j < columns; j += kTile) {
       const __m512i both = rounded(load(rows[0] + j), load(rows[1] + j));
-      _mm512_storeu_si512(to + j * whole + step * kTile, _mm512_permutexvar_epi16(beside, both));
+      _mm512_storeu_si512(to + j * whole + step * kTile, beside(both));
     }
   }
 }
@@ -68,7 +133,8 @@ FUSEWHEEL_AMX inline void bfloat16_sums(const MatmulArgs& args, int64_t row, int
                                         float* sums, int64_t stride) {
   const BFloat16* a = static_cast<const BFloat16*>(args.a) + row * args.a_stride;
   const int64_t across = (columns + kPair - 1) / kPair * kPair;
-  const int64_t down = (rows + kTile - 1) / kTile * kTile;
+  const int64_t unit = choices().amx ? kTile : kDotBlock;
+  const int64_t down = (rows + unit - 1) / unit * unit;
   for (int64_t k = 0; k < args.k; k += kDepth) {
     const int64_t depth = args.k - k < kDepth ? args.k - k : kDepth;
     const int64_t tile = whole_steps(depth) * kTile;

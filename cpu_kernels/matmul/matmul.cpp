@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#include "simd/stream.h"
 #include "bfloat16.h"
 #include "int8.h"
 #include "integer_amx.h"
@@ -55,11 +56,17 @@ void finish(const MatmulArgs& args, const A* sums, int64_t stride, int64_t row, 
           if (bias != nullptr) {
             value += load(bias + column + j, live);
           }
+          if (args.past_caches && live == kLanes<A>) {
+            return stream(y + j, value);
+          }
           store(y + j, args.add ? value + load(y + j, live) : value, live);
         });
       }
     }
   });
+  if (args.past_caches) {
+    end_of_stream();
+  }
 }
 
 // Columns [column, column + columns) of y for rows [row, row + rows) of a, through packed panels.

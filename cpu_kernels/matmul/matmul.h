@@ -26,8 +26,10 @@ constexpr int64_t kUnit = 32;
 constexpr int64_t kDigitRows = 4;
 constexpr int64_t kMostDigitRows = 12;
 
-// With fewer rows products of bfloat16 are not worth the packing.
-constexpr int64_t kFewestBFloat16Rows = 17;
+// With fewer rows products of bfloat16 are not worth the packing: of a weight that is rounded first, and of
+// one in bfloat16.
+constexpr int64_t kFewestRoundedRows = 17;
+constexpr int64_t kFewestBFloat16Rows = 5;
 
 struct MatmulArgs {
   const void* a;  // [m, k] in the accumulation type
@@ -45,6 +47,8 @@ struct MatmulArgs {
   bool add = false;  // to what y holds
   // a is bfloat16 in whole_rows, and so is the weight once it is rounded.
   bool bfloat16 = false;
+  // y is larger than the caches; it and its rows begin with a cache line.
+  bool past_caches = false;
 };
 
 // How the work divides into tasks, and what memory a thread needs for one.

@@ -10,18 +10,30 @@ namespace fusewheel::FUSEWHEEL_ISA {
 // Steps of k in a panel: with kPanel columns it fits the first-level cache.
 constexpr int64_t kDepth = 384;
 
+// Whether a weight is stored as the numbers that it is multiplied as.
+template <typename A>
+bool has_numbers(const LinearWeight& weight) {
+  return weight.kind == WeightKind::kFloating &&
+         weight.dtype == (sizeof(A) == sizeof(double) ? Dtype::kFloat64 : Dtype::kFloat32);
+}
+
 // Columns are rows of the weight: decoded along k, then turned. Columns past `live` are zeros.
 template <typename A>
 void pack_rows(const LinearWeight& weight, int64_t column, int64_t live, int64_t k, int64_t depth,
                A* panel) {
   constexpr int lanes = kLanes<A>;
-  A rows[lanes][kDepth];
+  A decoded[lanes][kDepth];
+  const A* rows[lanes];
   for (int half = 0; half < kPanel<A>; half += lanes) {
     for (int lane = 0; lane < lanes; ++lane) {
-      if (half + lane < live) {
-        decode(weight, column + half + lane, k, depth, rows[lane]);
+      const int64_t row = column + half + lane;
+      rows[lane] = decoded[lane];
+      if (half + lane >= live) {
+        __builtin_memset(decoded[lane], 0, sizeof(decoded[lane]));
+      } else if (has_numbers<A>(weight)) {
+        rows[lane] = static_cast<const A*>(weight.data) + row * weight.stride + k;
       } else {
-        __builtin_memset(rows[lane], 0, sizeof(rows[lane]));
+        decode(weight, row, k, depth, decoded[lane]);
       }
     }
     A* to = panel + half;

@@ -68,8 +68,8 @@ RowMatrix spread(const RowMatrix& rows, int64_t columns) {
 bool multiplies_bfloat16(const RowMatrix& rows, const LinearWeight& weight) {
   const bool is_exact = weight.kind == WeightKind::kFloating && weight.dtype == Dtype::kBFloat16;
   return (choices().amx || choices().bf16) && (is_exact || weight.kind == WeightKind::kBlocks) &&
-         rows.tensor.scalar_type() == ScalarType::BFloat16 && rows.count >= kFewestBFloat16Rows &&
-         rows.size > 0;
+         rows.tensor.scalar_type() == ScalarType::BFloat16 && rows.size > 0 &&
+         rows.count >= (is_exact ? kFewestBFloat16Rows : kFewestRoundedRows);
 }
 
 RowMatrix whole_rows(const RowMatrix& rows, int64_t count) {

@@ -65,6 +65,40 @@ def test_the_weight_of_a_group_without_rows_is_not_read():
     assert torch.equal(gradient[1], torch.zeros(5, 8))
 
 
+# In bfloat16 groups of many rows are multiplied by other instructions, in steps of 32 rows.
+@pytest.mark.parametrize(("features", "outputs"), [(7, 33), (130, 70), (512, 8)])
+def test_gradient_of_the_weight_for_groups_of_any_size(features, outputs, dtype):
+    sizes = (1, 0, 17, 4, 0, 64, 33, 2)
+    make = Make(dtype)
+    x, grad, weight = make(121, features), make(121, outputs), make(8, outputs, features)
+    got = torch.ops.fusewheel.grouped_linear_backward_weight(grad, x, weight, ends_of(*sizes))
+    groups = [(g.mT, own) for g, own in zip(grad.split(sizes), x.split(sizes), strict=True)]
+    exact = torch.stack([g.double() @ own.double() for g, own in groups])
+    assert_as_good_as_eager(got, torch.stack([g @ own for g, own in groups]), exact)
+
+
+def test_nan_keeps_to_the_gradient_of_its_group(dtype):
+    make = Make(dtype)
+    x, grad, weight = make(100, 40), make(100, 24), make(3, 24, 40)
+    for rows in (x, grad):
+        rows[35] = float("nan")
+    ends = ends_of(35, 20, 45)
+    got = torch.ops.fusewheel.grouped_linear_backward_weight(grad, x, weight, ends).isnan()
+    assert got[1].all() and not got[[0, 2]].any()
+
+
+@pytest.mark.parametrize(("given", "outputs"), [(torch.float32, 2048), (torch.bfloat16, 4096)])
+def test_a_gradient_larger_than_the_caches(given, outputs):
+    """It is stored past them, which changes no bit."""
+    make = Make(given)
+    x, grad, weight = make(21, 4160), make(21, outputs), make(2, outputs, 4160)
+    halves = [(x[:, :2080], weight[..., :2080]), (x[:, 2080:], weight[..., 2080:])]
+    ends = ends_of(3, 18)
+    gradient = torch.ops.fusewheel.grouped_linear_backward_weight
+    whole = gradient(grad, x, weight, ends)
+    assert torch.equal(whole, torch.cat([gradient(grad, *half, ends) for half in halves], -1))
+
+
 def test_no_groups():
     x, weight, ends = Make()(4, 8), Make()(0, 3, 8), torch.zeros(0, dtype=torch.int32)
     assert torch.equal(fusewheel.grouped_linear(x, weight, ends), torch.zeros(4, 3))
