@@ -4,7 +4,7 @@
 // Queries and shares are cut into parts in bfloat16 that add up to them, and each part is multiplied: so
 // nothing is lost. A tile has room for the parts of five to eight queries, which read the cache once.
 
-#include "decode_pack.h"
+#include "amx_decode_pack.h"
 
 #if defined(__AVX512F__)
 

@@ -38,7 +38,11 @@ def test_what_a_processor_lacks_is_not_broken(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(sources, "_processor", lambda: flags)
         return {path.stem for path in files_of("cpu", ROOT)}
 
-    assert found("avx2 amx_tile") - found("avx2") >= {"attention_decode_amx", "int8_amx"}
+    assert found("avx2 amx_tile") - found("avx2") >= {
+        "attention_decode_amx",
+        "amx_decode_pack",
+        "int8_amx",
+    }
     assert found("avx2 avx_vnni") - found("avx2") == {"int8_groups", "int8_rows"}
     assert {"rms_norm", "linear_int8", "decode"} <= found("avx2")
 
