@@ -133,7 +133,8 @@ FUSEWHEEL_AMX inline void bfloat16_sums(const MatmulArgs& args, int64_t row, int
                                         float* sums, int64_t stride) {
   const BFloat16* a = static_cast<const BFloat16*>(args.a) + row * args.a_stride;
   const int64_t across = (columns + kPair - 1) / kPair * kPair;
-  const int64_t unit = choices().amx ? kTile : kDotBlock;
+  const bool tiles = choices().amx;
+  const int64_t unit = tiles ? kTile : kDotRest;
   const int64_t down = (rows + unit - 1) / unit * unit;
   for (int64_t k = 0; k < args.k; k += kDepth) {
     const int64_t depth = args.k - k < kDepth ? args.k - k : kDepth;
@@ -145,8 +146,8 @@ FUSEWHEEL_AMX inline void bfloat16_sums(const MatmulArgs& args, int64_t row, int
         pack_bfloat16_rows(args.weight, column + j, columns - j, k, depth, packed + j / kTile * tile);
       }
     }
-    product(a + k, args.a_stride, down, {packed, tile}, across, whole_steps(depth), sums, stride,
-            k > 0);
+    const int64_t multiplied = tiles ? whole_steps(depth) : depth + depth % 2;
+    product(a + k, args.a_stride, down, {packed, tile}, across, multiplied, sums, stride, k > 0);
   }
 }
 

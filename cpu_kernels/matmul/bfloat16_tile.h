@@ -89,7 +89,9 @@ FUSEWHEEL_AMX inline __attribute__((noinline)) void amx_product(
   }
 }
 
-constexpr int kDotBlock = 8;  // rows that AVX512_BF16 multiplies at a time
+// Rows that AVX512_BF16 multiplies at a time, and the fewest of them.
+constexpr int kDotBlock = 8;
+constexpr int kDotRest = 4;
 
 // Two sums for each of some rows: what AVX512_BF16 adds to 32 columns. Two neighbours of a row are
 // multiplied by a row of two neighbours of sixteen columns.
@@ -123,14 +125,19 @@ FUSEWHEEL_AMX_INLINE void dot_block(const BFloat16* a, int64_t a_stride, Columns
   }
 }
 
-// As amx_product.
+// c = a * b, or c += a * b, for a multiple of 4 rows and of 32 columns, and an even depth.
 FUSEWHEEL_AMX inline __attribute__((noinline)) void dot_product(
     const BFloat16* a, int64_t a_stride, int64_t rows, Columns b, int64_t columns, int64_t depth,
     float* c, int64_t c_stride, bool accumulate) {
   for (int64_t j = 0; j < columns; j += kPair) {
-    for (int64_t i = 0; i < rows; i += kDotBlock) {
+    int64_t i = 0;
+    for (; i + kDotBlock <= rows; i += kDotBlock) {
       dot_block<kDotBlock>(a + i * a_stride, a_stride, b.at(j, 0), depth, c + i * c_stride + j,
-                            c_stride, accumulate);
+                           c_stride, accumulate);
+    }
+    if (i < rows) {
+      dot_block<kDotRest>(a + i * a_stride, a_stride, b.at(j, 0), depth, c + i * c_stride + j,
+                          c_stride, accumulate);
     }
   }
 }
