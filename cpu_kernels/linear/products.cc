@@ -1,5 +1,5 @@
 // Every linear layer's products: those of matmul/, or ATen's in half types that the processor has
-// instructions for. In float32 they are always those of matmul/, whose bits are the same for any number
+// instructions for, but for few rows and small weights. In float32 they are always those of matmul/, whose bits are the same for any number
 // of threads, also where ATen is faster: gradients of few rows.
 
 #include <fusewheel/aten.h>
