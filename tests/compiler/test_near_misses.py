@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -68,6 +69,16 @@ def test_what_is_for_a_cpu_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> 
         report = rewrite(captured(function, *(t.to(device) for t in inputs)), patterns=patterns)
         assert report.counts() == count, report
     assert "on a CPU" in str(report.refusals), report
+
+
+def test_class_weights_of_any_number(compare: Any) -> None:
+    """No graph with fixed sizes can show it."""
+    x, target, weight = (t.clone() for t in CASES["loss_weights"].inputs)
+    compiled, recorder = compare.compile(lambda x, t, w: F.cross_entropy(x, t, w))
+    torch._dynamo.mark_dynamic(x, 1)
+    torch._dynamo.mark_dynamic(weight, 0)
+    assert torch.equal(compiled(x, target, weight), F.cross_entropy(x, target, weight))
+    assert "the number of class weights is symbolic" in str(recorder.report().refusals)
 
 
 def test_every_line_has_a_case() -> None:
