@@ -51,11 +51,12 @@ Handle lengths_of(const int64_t* k) {
   return lengths;
 }
 
-// PyTorch's attention.
-StableIValue call_torch(Handle& q, Handle& k, Handle& v, StableIValue mask,
-                        std::optional<double> scale) {
+// PyTorch's attention; the mask may be none.
+StableIValue call_torch(Handle& q, Handle& k, Handle& v, Handle mask, std::optional<double> scale) {
   const bool grouped = sizes_of(q)[1] != sizes_of(k)[1];
-  StableIValue given[] = {pack(q.release()), pack(k.release()), pack(v.release()), mask,
+  // torch deletes what an optional argument points to.
+  const StableIValue shown = mask ? pack(new StableIValue(pack(mask.release()))) : pack(std::nullopt);
+  StableIValue given[] = {pack(q.release()), pack(k.release()), pack(v.release()), shown,
                           pack(0.0),         pack(false),       pack(scale),       pack(grouped)};
   check(torch_call_dispatcher("aten::scaled_dot_product_attention", "", given, TORCH_ABI_VERSION),
         "attention");
@@ -113,16 +114,15 @@ void attention_step(StableIValue* stack, uint64_t, uint64_t) {
     aoti_torch_delete_tensor_object(to<AtenTensorHandle>(given[1]));  // the logsumexp
     return;
   }
-  stack[0] = call_torch(q, k, v, none, scale);
+  stack[0] = call_torch(q, k, v, Handle(), scale);
 }
 
 void masked_attention_step(StableIValue* stack, uint64_t, uint64_t) {
   Handle q(to<AtenTensorHandle>(stack[0]));
   Handle k(to<AtenTensorHandle>(stack[1]));
   Handle v(to<AtenTensorHandle>(stack[2]));
-  // torch deletes what an optional argument points to.
-  const StableIValue mask = pack(new StableIValue(stack[3]));
-  stack[0] = call_torch(q, k, v, mask, to<std::optional<double>>(stack[4]));
+  Handle mask(to<AtenTensorHandle>(stack[3]));
+  stack[0] = call_torch(q, k, v, std::move(mask), to<std::optional<double>>(stack[4]));
 }
 
 }  // namespace fusewheel::engine

@@ -56,6 +56,21 @@ def test_changes_of_a_weight_are_seen() -> None:
         assert_equal(run(bound, x), PROGRAM(x, gate, up))
 
 
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_weight_that_requires_a_gradient_later(copied: bool) -> None:
+    x, gate, up = gated_inputs()
+    bound = bind(PROGRAM.code, [gate, up])
+    program = bound.clone() if copied else bound
+    run(program, x)
+    up.requires_grad_()
+    with pytest.raises(RuntimeError, match="run: a program records no gradient, and an input or w"):
+        run(program, x)
+    with torch.no_grad():
+        run(program, x)
+    up.requires_grad_(False)
+    run(program, x)
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -95,6 +98,18 @@ def test_the_steps_of_its_own(dtype):
         assert torch.equal(found, expected), name
         kept = [torch._C._storage_Use_Count(t.untyped_storage()._cdata) for t in given]
         assert kept == counts, name
+
+
+def test_a_step_that_fails_keeps_no_tensor():
+    heads, mask = torch.randn(4, 3, 16), torch.ones(3, 3, dtype=torch.bool)
+    given = (heads, heads.clone(), heads.clone(), mask)
+    program = one_step("engine::masked_attention", given, (None,), heads)
+    with pytest.raises(RuntimeError, match="values must have 4 dimensions, got 3"):
+        program(*given)
+    alive = [weakref.ref(tensor) for tensor in given]
+    del heads, mask, given
+    gc.collect()
+    assert not any(tensor() is not None for tensor in alive)
 
 
 def test_an_operator_of_somebody_else():

@@ -8,6 +8,8 @@ as the memory of the result. In another process the result means nothing.
 
 from __future__ import annotations
 
+import ctypes
+import weakref
 from collections.abc import Sequence
 
 import torch
@@ -17,6 +19,10 @@ from fusewheel._torch.autograd import below_autograd
 from fusewheel.engine.operators import cpu_library
 
 _library = torch.library.Library("fusewheel", "IMPL")
+
+# The result of `bind` holds eight letters and the number of its weights.
+_BYTES, _NUMBER_AT = 16, 8
+_held: dict[int, list[weakref.ref[Tensor]]] = {}
 
 
 def can_bind() -> bool:
@@ -42,8 +48,24 @@ def bind(program: Tensor, weights: Sequence[Tensor]) -> Tensor:
         RuntimeError: if there are more `weights` than inputs, if one requires a gradient, or
             where `can_bind` is false.
     """
-    found: Tensor = torch.ops.fusewheel.bind(program, list(weights))
-    return found
+    name: Tensor = torch.ops.fusewheel.bind(program, list(weights))
+    number = _number(name)
+    if number not in _held:
+        _held[number] = [weakref.ref(weight) for weight in weights]
+        weakref.finalize(name.untyped_storage(), _held.pop, number).atexit = False
+    return name
+
+
+def has_trained_weights(program: Tensor) -> bool:
+    """Whether a program holds a weight that requires a gradient by now."""
+    if not _held or type(program) is not Tensor or program.numel() != _BYTES:
+        return False
+    weights = _held.get(_number(program), ())
+    return any(weight.requires_grad for held in weights if (weight := held()) is not None)
+
+
+def _number(name: Tensor) -> int:
+    return ctypes.c_uint64.from_address(name.data_ptr() + _NUMBER_AT).value
 
 
 def _fake(program: Tensor, weights: Sequence[Tensor]) -> Tensor:

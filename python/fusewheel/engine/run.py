@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fusewheel._torch.autograd import below_autograd, in_forward_mode
+from fusewheel.engine.bound import has_trained_weights
 from fusewheel.engine.outputs import read_outputs
 
 _library = torch.library.Library("fusewheel", "IMPL")
@@ -27,10 +28,11 @@ def _fake(program: Tensor, inputs: Sequence[Tensor], outputs: Sequence[int]) -> 
 
 def _autograd(program: Tensor, inputs: Sequence[Tensor], outputs: Sequence[int]) -> list[Tensor]:
     if in_forward_mode() or (
-        torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+        torch.is_grad_enabled()
+        and (any(tensor.requires_grad for tensor in inputs) or has_trained_weights(program))
     ):
         raise RuntimeError(
-            "run: a program records no gradient, and an input requires one; call it under "
+            "run: a program records no gradient, and an input or weight requires one; call it under "
             "torch.no_grad(), or compile the model for training without the engine"
         )
     with below_autograd():
