@@ -98,6 +98,23 @@ def test_a_layer_that_computes_something_else(change: Any) -> None:
             torch.testing.assert_close(twin(ids).logits, model(ids).logits)
 
 
+def _scaled(mlp: Any, factor: float, x: torch.Tensor) -> torch.Tensor:
+    return mlp.down_proj(mlp.up_proj(x)) * factor
+
+
+@pytest.mark.parametrize("way", ["captured", "by Dynamo"])
+def test_a_forward_that_is_replaced_after_freezing(way: str, monkeypatch: Any) -> None:
+    if way == "by Dynamo":
+        monkeypatch.setattr(DirectCalls, "program", lambda *_: None)
+    model = build("Llama", num_hidden_layers=3)
+    twin, ids = fusewheel.freeze(copy.deepcopy(model), options={"inner": "none"}), tokens(5, 1)
+    for changed in (model, twin):
+        for layer, factor in zip(changed.model.layers, (2.0, 3.0, 4.0), strict=True):
+            layer.mlp.forward = functools.partial(_scaled, layer.mlp, factor)
+    text, expected = (m.generate(ids, max_new_tokens=4, **OPTIONS) for m in (twin, model))
+    assert torch.equal(text, expected)
+
+
 class Scaled(torch.nn.Module):
     """Stands for a layer with a number."""
 

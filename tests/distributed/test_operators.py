@@ -32,6 +32,11 @@ def in_fifth(turn: int) -> list[Operator]:
     return list(ops.operators())[turn::5]
 
 
+def not_in_fifth(turn: int) -> list[Operator]:
+    """All others."""
+    return [operator for operator in ops.operators() if operator not in in_fifth(turn)]
+
+
 def names_in_fifth(turn: int) -> list[Any]:
     """The names of all operators; the night takes those that are not in this fifth."""
     chosen = in_fifth(turn)
@@ -73,17 +78,27 @@ def test_second_derivatives(name: str, passed):
     passed(f"{name}, second")
 
 
-def checks() -> Iterator[Check]:
+def meshes() -> tuple[Any, Any]:
+    """A row of all processes, and two rows of which one is "inner"."""
     from torch.distributed.tensor import init_device_mesh
 
-    four = init_device_mesh("cpu", (SIZE,))
-    mesh = init_device_mesh("cpu", (2, SIZE // 2), mesh_dim_names=("outer", "inner"))
-    two = mesh["inner"]
-    for operator in in_fifth(FOUR_PIECES):
+    rows = init_device_mesh("cpu", (2, SIZE // 2), mesh_dim_names=("outer", "inner"))
+    return init_device_mesh("cpu", (SIZE,)), rows
+
+
+def checks_of_all(four: list[Operator], any_placement: list[Operator]) -> Iterator[Check]:
+    """Those in which all processes take part, for each of these operators."""
+    row, rows = meshes()
+    for operator in four:
         # A group of four meets one sample, to save time.
-        yield f"{operator.name}, 4", partial(check, operator, four, 1)
-    for operator in in_fifth(ANY_PLACEMENT):
-        yield f"{operator.name}, any", partial(check_any, operator, mesh)
+        yield f"{operator.name}, 4", partial(check, operator, row, 1)
+    for operator in any_placement:
+        yield f"{operator.name}, any", partial(check_any, operator, rows)
+
+
+def checks() -> Iterator[Check]:
+    yield from checks_of_all(in_fifth(FOUR_PIECES), in_fifth(ANY_PLACEMENT))
+    two = meshes()[1]["inner"]
     yield from in_turn((f"{o.name}, 2", partial(check, o, two, SAMPLES)) for o in ops.operators())
     yield from in_turn(
         (f"{o.name}, second", partial(check_second, o, two)) for o in ops.operators()
@@ -91,21 +106,13 @@ def checks() -> Iterator[Check]:
 
 
 def checks_at_night() -> Iterator[Check]:
-    from torch.distributed.tensor import init_device_mesh
-
-    four = init_device_mesh("cpu", (SIZE,))
-    mesh = init_device_mesh("cpu", (2, SIZE // 2), mesh_dim_names=("outer", "inner"))
-    two = mesh["inner"]
-    for operator in ops.operators():
-        if operator not in in_fifth(FOUR_PIECES):
-            yield f"{operator.name}, 4", partial(check, operator, four, 1)
-        if operator not in in_fifth(ANY_PLACEMENT):
-            yield f"{operator.name}, any", partial(check_any, operator, mesh)
+    yield from checks_of_all(not_in_fifth(FOUR_PIECES), not_in_fifth(ANY_PLACEMENT))
+    rows = meshes()[1]
     yield from in_turn(
-        (f"{o.name}, more samples", partial(check, o, two, 8)) for o in ops.operators()
+        (f"{o.name}, more samples", partial(check, o, rows["inner"], 8)) for o in ops.operators()
     )
     for operator in ops.operators():
-        yield f"{operator.name}, every", partial(check_any, operator, mesh, every=True)
+        yield f"{operator.name}, every", partial(check_any, operator, rows, every=True)
 
 
 def check(operator: Operator, mesh: Any, count: int) -> None:

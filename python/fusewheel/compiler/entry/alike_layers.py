@@ -21,15 +21,22 @@ _NUMBERS = (int, float, bool, str, type(None), torch.dtype, torch.Size, tuple, s
 
 
 def is_alike(first: torch.nn.Module, second: torch.nn.Module) -> bool:
-    """Whether two layers compute the same of their inputs and weights."""
+    """Whether two layers compute the same of their inputs and weights.
+
+    What each of them has as a `forward` of its own is not compared: while layers are compiled, it
+    is the caller's.
+    """
     pairs = itertools.zip_longest(first.named_modules(), second.named_modules())
     return all(
-        a is not None and b is not None and a[0] == b[0] and _computes_alike(a[1], b[1])
+        a is not None
+        and b is not None
+        and a[0] == b[0]
+        and _computes_alike(a[1], b[1], but="" if a[0] else "forward")
         for a, b in pairs
     ) and sharing(weights_of(first)) == sharing(weights_of(second))
 
 
-def _computes_alike(first: torch.nn.Module, second: torch.nn.Module) -> bool:
+def _computes_alike(first: torch.nn.Module, second: torch.nn.Module, but: str) -> bool:
     own, other = vars(first), vars(second)
     return (
         type(first) is type(second)
@@ -39,7 +46,7 @@ def _computes_alike(first: torch.nn.Module, second: torch.nn.Module) -> bool:
         and all(
             name == _PLACE or name in _TABLES or _is_same(value, other[name])
             for name, value in own.items()
-            if name != "forward"
+            if name != but
         )
         and _have_alike(first._parameters, second._parameters)
         and _have_alike(first._buffers, second._buffers)
