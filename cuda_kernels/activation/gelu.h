@@ -33,9 +33,6 @@ struct GeluErf {
     constexpr A kDensityAt0 = static_cast<A>(0.39894228040143267794);  // 1 / sqrt(2 pi)
     // Further out the density is 0; infinity times that would be NaN.
     const A near = clamp<A>(x, 40);
-    if constexpr (sizeof(A) == sizeof(double)) {
-      return distribution(x) + near * kDensityAt0 * exponential(near * near / -2);
-    }
     // The density first: in the other order float16 needs more registers than sm_75 has.
     const A density = near * kDensityAt0 * exponential(near * near / -2);
     return density + distribution(x);

@@ -11,10 +11,8 @@ namespace {
 
 constexpr int kBlock = 256;
 
-// How many blocks a multiprocessor should run at a time; 0 leaves it to the compiler, which in double
-// precision would count on more than there are registers for.
 template <typename T>
-constexpr int kBlocks = sizeof(T) == sizeof(double) ? 3 : 0;
+constexpr int kBlocks = kBlocksInDouble<T, 3>;
 
 // Elements of a thread at a time. float64 is there for checks: its code is small rather than fast.
 template <typename T>

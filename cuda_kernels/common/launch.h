@@ -11,6 +11,11 @@ namespace fusewheel {
 
 constexpr int kWarp = 32;
 
+// How many blocks a multiprocessor should run at a time. In double precision it is said: the compiler
+// would count on more registers than there are. 0 leaves it to the compiler.
+template <typename T, int in_double>
+constexpr int kBlocksInDouble = sizeof(T) == sizeof(double) ? in_double : 0;
+
 // Enough blocks for `items` threads of work; kernels loop where there are more than a grid holds.
 inline unsigned blocks_for(int64_t items, int64_t per_block) {
   int64_t most = 1 << 20;

@@ -14,10 +14,8 @@ namespace fusewheel {
 namespace {
 
 constexpr int kRouteThreads = 256;
-// How many blocks a multiprocessor should run at a time; 0 leaves it to the compiler, which in double
-// precision would count on more than there are registers for.
 template <typename T>
-constexpr int kRouteBlocks = sizeof(T) == sizeof(double) ? 2 : 0;
+constexpr int kRouteBlocks = kBlocksInDouble<T, 2>;
 
 // Reads the logits, and makes of them the scores and what experts are chosen by.
 template <typename T, int V>

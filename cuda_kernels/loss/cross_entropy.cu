@@ -53,10 +53,8 @@ struct ExpSum {
 template <typename T>
 constexpr int kLongRowThreads = sizeof(T) == sizeof(double) ? 512 : 1024;
 constexpr int64_t kLongRowBytes = 40 * 1024;
-// How many blocks a multiprocessor should run at a time; 0 leaves it to the compiler, which in double
-// precision would count on more than there are registers for.
 template <typename T>
-constexpr int kBlocks = sizeof(T) == sizeof(double) ? 1 : 0;
+constexpr int kBlocks = kBlocksInDouble<T, 1>;
 
 // Of a long row the first `kept` elements are kept.
 template <typename T, int V, bool is_long>
