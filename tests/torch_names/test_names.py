@@ -21,8 +21,7 @@ pytestmark = pytest.mark.matrix
 
 SMOKE = Path(__file__).with_name("smoke.py")
 PRIVATE = re.compile(
-    r"torch\._C\b|torch\._(dynamo|functorch|inductor|ops|prims_common)"
-    r"|_python_dispatch import _|forward_ad\._|\._op_dispatcher|\b_erased\b|\b_cdata\b"
+    r"\btorch\.(?!ops\.)(\w+\.)*_(?!check\b)[a-zA-Z]|forward_ad\._|\._op_dispatcher|\b_erased\b|\b_cdata\b"
 )
 # DTensor is loaded by those who use it only.
 MODULES = sorted(m.name for m in pkgutil.iter_modules(room.__path__) if m.name != "find")

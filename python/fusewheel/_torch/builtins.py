@@ -18,3 +18,10 @@ grouped_mm = find("torch._grouped_mm", "recognise its calls in captured graphs",
 note_use = find("torch._C._log_api_usage_once", "recognise its calls in captured graphs", None)
 # C++ code that is built against this torch must be built as it was.
 cxx11_abi: bool = find("torch._C._GLIBCXX_USE_CXX11_ABI", "build C++ programs", True)
+
+# Values in nested lists, tuples and dictionaries.
+tree_flatten: Any = find("torch.utils._pytree.tree_flatten", "read nested values")
+tree_leaves: Any = find("torch.utils._pytree.tree_leaves", "read nested values")
+tree_map: Any = find("torch.utils._pytree.tree_map", "change nested values")
+tree_map_only: Any = find("torch.utils._pytree.tree_map_only", "change nested values")
+tree_unflatten: Any = find("torch.utils._pytree.tree_unflatten", "put nested values together")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import checkpoint
@@ -63,11 +63,26 @@ _modes_off = find(
     "compute constants while a graph is compiled",
     contextlib.nullcontext,
 )
+# Whether a tensor is one of a subclass that holds others.
+is_wrapper: Any = find(
+    "torch.utils._python_dispatch.is_traceable_wrapper_subclass",
+    "leave tensor subclasses alone",
+    lambda value: isinstance(value, torch.Tensor) and hasattr(value, "__tensor_flatten__"),
+)
 _saving_mode: Any = find(
     "torch.utils.checkpoint._CachedTorchDispatchMode",
     "refuse a checkpoint that would lose a write",
     (),
 )
+
+if TYPE_CHECKING:
+    from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+else:
+    TorchDispatchMode = find(
+        "torch.utils._python_dispatch.TorchDispatchMode",
+        "watch the calls of an operator",
+        contextlib.nullcontext,
+    )
 
 
 def has_kernel(operator: str, key: str) -> bool:
@@ -124,6 +139,17 @@ def has_dispatch_modes() -> bool:
 def modes_off() -> contextlib.AbstractContextManager[Any]:
     """A block in which no mode of `__torch_dispatch__` is active."""
     block: contextlib.AbstractContextManager[Any] = _modes_off()
+    return block
+
+
+def kernels_in_python() -> contextlib.AbstractContextManager[Any]:
+    """A block in which operators of torch run by their Python code, which takes symbolic sizes."""
+    enabled = find(
+        "torch._dispatch.python.enable_python_dispatcher",
+        "compute with symbolic sizes",
+        contextlib.nullcontext,
+    )
+    block: contextlib.AbstractContextManager[Any] = enabled()
     return block
 
 

@@ -147,7 +147,7 @@ def mark_dynamic(tensor: torch.Tensor, dimensions: set[int]) -> None:
 
 
 def guarded_through(guard: Any) -> Iterator[Any]:
-    """What a guard looks at, and all values that it is reached through: the last one is a variable.
+    """The value that a guard checks, then the value that holds it, and so on up to a variable.
 
     Args:
         guard: what PyTorch gives a ``guard_filter_fn``.

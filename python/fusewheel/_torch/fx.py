@@ -251,6 +251,32 @@ def _is_plain(made: torch.Tensor, entry: Any, args: Any) -> bool:
     return entry.view_idx is None or made.dtype is args[entry.view_idx].dtype
 
 
+def fake_mode(**options: Any) -> Any:
+    """A new mode of tensors without numbers."""
+    make = find("torch._subclasses.fake_tensor.FakeTensorMode", "compute shapes without numbers")
+    return make(**options)
+
+
+def in_python(expression: Any, names: dict[Any, str]) -> str:
+    """An expression of symbolic sizes as Python writes it, with these names of its symbols."""
+    return str(_printer()(names).doprint(expression))
+
+
+@functools.cache
+def _printer() -> Any:
+    from torch.utils._sympy.printers import PythonPrinter
+
+    class Printer(PythonPrinter):
+        def __init__(self, names: dict[Any, str]) -> None:
+            super().__init__()
+            self._names = names
+
+        def _print_Symbol(self, symbol: Any) -> str:
+            return self._names[symbol]
+
+    return Printer
+
+
 def is_fake(value: object) -> bool:
     """Whether a value is a tensor without numbers."""
     from torch._subclasses.fake_tensor import FakeTensor

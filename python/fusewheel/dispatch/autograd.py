@@ -30,7 +30,7 @@ _TENSOR = ("Tensor", "Optional[Tensor]")
 
 
 def recorder(operator: Operator) -> Callable[..., Any]:
-    """Calls the operator and records that for its gradient."""
+    """Calls the operator, and records the call so that gradients can be computed."""
     apply = short_apply(_function(operator))
     written = operator.mutates
     if written is None:

@@ -27,7 +27,7 @@ _holds_plain = frozenset((Tensor, torch.nn.Parameter, float, int, bool, type(Non
 
 
 def remember(name: str, record: Callable[..., Any]) -> None:
-    """Makes known what calls an operator and records that for its gradient."""
+    """Stores the function that calls an operator and records the call for its gradient."""
     _recorders[name] = record
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from fusewheel._torch.builtins import tree_flatten, tree_unflatten
 
 Tensors = tuple[Tensor, ...]
 # The errors by which an operator may refuse its arguments.

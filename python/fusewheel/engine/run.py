@@ -32,8 +32,8 @@ def _autograd(program: Tensor, inputs: Sequence[Tensor], outputs: Sequence[int])
         and (any(tensor.requires_grad for tensor in inputs) or has_trained_weights(program))
     ):
         raise RuntimeError(
-            "run: a program records no gradient, and an input or weight requires one; call it under "
-            "torch.no_grad(), or compile the model for training without the engine"
+            "run: a program records no gradient, and an input or weight requires one; call it "
+            "under torch.no_grad(), or compile the model for training without the engine"
         )
     with below_autograd():
         found: list[Tensor] = torch.ops.fusewheel.run(program, inputs, outputs)

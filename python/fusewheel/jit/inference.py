@@ -44,7 +44,7 @@ class InferenceModule(RecursiveScriptModule):
 
 
 def below_autograd(module: TorchScript) -> TorchScript:
-    """The module, which from now on runs below autograd whenever that makes no difference.
+    """Makes a module skip autograd in each call whose result cannot require a gradient.
 
     Args:
         module: a frozen module that does not write to its inputs.

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fusewheel._torch.dynamo import constant_source
+from fusewheel._torch.fx import fake_mode, in_python
 from fusewheel.jit.graph.numbers import code_of
 
 
@@ -34,12 +35,11 @@ class Assumptions:
     """
 
     def __init__(self, arguments: Sequence[torch.Argument], examples: Sequence[Any]) -> None:
-        from torch._subclasses.fake_tensor import FakeTensorMode
         from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
         # Sizes that are equal in the example may differ in other inputs.
         self._shapes = ShapeEnv(duck_shape=False)
-        self.fake_mode = FakeTensorMode(shape_env=self._shapes)
+        self.fake_mode = fake_mode(shape_env=self._shapes)
         self._conditions: list[str] = []
         self._kept: list[str] = []
         self._sizes: dict[Any, str] = {}
@@ -140,15 +140,7 @@ class Assumptions:
         return fake
 
     def _print(self, expression: Any) -> str:
-        from torch.utils._sympy.printers import PythonPrinter
-
-        sizes = self._sizes
-
-        class Printer(PythonPrinter):
-            def _print_Symbol(self, symbol: Any) -> str:
-                return sizes[symbol]
-
-        return f"({Printer().doprint(expression)})"
+        return f"({in_python(expression, self._sizes)})"
 
 
 def _fresh(name: str, example: Tensor) -> Tensor:

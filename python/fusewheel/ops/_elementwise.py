@@ -136,7 +136,7 @@ def _agree(tensor: Tensor, first: Tensor) -> bool:
 
 
 def check_apart(op: str, given: Argument, out: Argument) -> None:
-    """Raises an error if the dense output overlaps a dense input and is another tensor."""
+    """Raises an error if the dense output overlaps a dense input, unless both are one tensor."""
     name, tensor = given
     written = out[1]
     if not (is_dense(tensor) and is_dense(written)) or not _share_memory(tensor, written):

@@ -84,7 +84,9 @@ def quantize_(
     size = _check_arguments(kind, group_size, calibration, dynamic)
     wanted = chosen("quantize_", filter_fn, filter)
     if isinstance(model, nn.Linear):
-        raise ValueError("quantize_: model must contain linear layers, got one; use from_linear")
+        raise ValueError(
+            "quantize_: model must contain linear layers, got a linear layer; use from_linear"
+        )
     known = calibration or {}
     unknown = sorted(set(known) - {name for name, _ in model.named_modules()})
     if unknown:

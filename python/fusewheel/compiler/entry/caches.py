@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
+from fusewheel._torch.dispatcher import is_wrapper
 from fusewheel._torch.dynamo import mark_dynamic
 from fusewheel.compiler.cost.traffic import bytes_of
 from fusewheel.compiler.ir.canonical import view
@@ -120,12 +121,10 @@ def with_dynamic_rows(
 
 def _check(context: Context, node: Node, pair: tuple[Node, Node]) -> None:
     """Refuse what `append` does not compute."""
-    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-
     result = tensor_of(node)
     assert result is not None
     for tensor in map(tensor_of, pair):
-        if tensor is None or is_traceable_wrapper_subclass(tensor):
+        if tensor is None or is_wrapper(tensor):
             raise Refuse("it is not made of ordinary tensors")
         require(tensor.device.type == "cpu", "it is only replaced on a CPU")
         require(tensor.dtype == result.dtype, "the new rows have another dtype")

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map
 
+from fusewheel._torch.builtins import tree_leaves, tree_map
 from fusewheel._torch.fx import Fakes, is_fake, made_again, module_of, storage_key
 
 _TORCH = torch.__path__[0]

@@ -17,7 +17,7 @@ class Unchanged:
         self._seen = [dict(table) for table in self._tables]
 
     def restore(self) -> bool:
-        """Put everything back as it was; whether something was not."""
+        """Put everything back as it was; returns whether anything had changed."""
         changed = False
         for table, seen in zip(self._tables, self._seen, strict=True):
             if not same(table, seen):

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from fusewheel._torch import copy_on_write
+from fusewheel._torch.builtins import tree_leaves
 from fusewheel._torch.fx import is_plain_fake, made_again
 from fusewheel.compiler.ir.metadata import storage_of
 
@@ -99,7 +99,7 @@ def _is_new(result: Any, given: Iterable[Tensor]) -> bool:
 
 
 def form_of(tensor: Tensor) -> tuple[Any, ...]:
-    """Dtype, sizes and strides. To compare the symbols themselves would be to assume something."""
+    """Dtype, sizes and strides, as expressions: comparing symbolic sizes would add a guard."""
     kind = type(tensor), tensor.dtype, tensor.device, tensor.is_conj(), tensor.is_neg()
     return *kind, tensor.dim(), *map(_expression, _sizes(tensor))
 

@@ -257,7 +257,12 @@ class PaysAbove:
     none_training: int = 0
 
     def limit(self, inner: str, training: bool) -> int:
-        """The size for ``"inductor"`` or ``"none"``, with or without a gradient."""
+        """The size up to which the operator does not pay.
+
+        Args:
+            inner: the inner compiler, ``"inductor"`` or ``"none"``.
+            training: whether there is a gradient.
+        """
         size: int = getattr(self, f"{inner}_training" if training else inner)
         return size
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
-from torch.utils._pytree import tree_leaves
 
+from fusewheel._torch.builtins import tree_leaves
 from fusewheel.compiler.ir.effects import Effects
 from fusewheel.compiler.ir.metadata import storage_of, value_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.fx import Node
 
-from fusewheel._torch.dispatcher import has_kernel, key_of_device
+from fusewheel._torch.dispatcher import has_kernel, is_wrapper, key_of_device
 from fusewheel.compiler.ir.canonical import view
 from fusewheel.compiler.ir.metadata import dtype_of, promoted, requires_grad, same_sizes, tensor_of
 from fusewheel.compiler.ir.pattern import Context, Match, Pattern, Refuse, require, users_of
@@ -87,13 +87,11 @@ def _check_writes(context: Context, match: Match) -> None:
 
 
 def _check_devices(pattern: Pattern, match: Match) -> None:
-    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-
     tensors = [tensor for node in match.inputs if (tensor := tensor_of(node)) is not None]
     require(len(tensors) == len(match.inputs), "an input has no metadata")
     for tensor in tensors:
         require(
-            not is_traceable_wrapper_subclass(tensor),
+            not is_wrapper(tensor),
             f"an input is a tensor subclass ({type(tensor).__name__})",
         )
     devices = {tensor.device for tensor in tensors}

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fusewheel._torch import dynamo
+from fusewheel._torch.fx import fake_mode
 from fusewheel._torch.overloads import OpOverload
 from fusewheel.doctor import traps
 from fusewheel.doctor.case import Case, Tensors, quiet
@@ -64,9 +65,7 @@ def _promises(case: Case, promised: Tensors) -> None:
 
 
 def _fake(case: Case) -> None:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    with FakeTensorMode() as mode, quiet():
+    with fake_mode() as mode, quiet():
         fakes = [mode.from_tensor(t) for t in case.tensors]
         try:
             promised = case.function(*fakes)

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 
+from fusewheel._torch.builtins import tree_map_only
+from fusewheel._torch.dispatcher import TorchDispatchMode
 from fusewheel.doctor import traps
 from fusewheel.doctor.case import REFUSALS, Case, quiet
 from fusewheel.doctor.column import Column, Finding, Refused, applies

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten
 
+from fusewheel._torch.builtins import tree_flatten
 from fusewheel._torch.dispatcher import has_kernel, registrations
 from fusewheel.doctor import traps
 from fusewheel.doctor.case import REFUSALS, Case, Tensors, quiet

@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._dispatch.python import enable_python_dispatcher
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from fusewheel._torch import jit
+from fusewheel._torch.dispatcher import kernels_in_python
 from fusewheel._torch.overloads import OpOverload
 from fusewheel.compiler.ir.metadata import value_of
 from fusewheel.jit.graph.nodes import (
@@ -252,7 +252,7 @@ class _Builder:
         try:
             arguments, options = spelled(overload, values)
             # Before torch 2.13 the C++ of matmul needs numbers; its Python takes symbolic sizes.
-            with self._fake, enable_python_dispatcher(), torch.no_grad():
+            with self._fake, kernels_in_python(), torch.no_grad():
                 return overload(*arguments, **options)
         except Exception:  # the operation refuses its arguments, or needs their data
             return _UNKNOWN

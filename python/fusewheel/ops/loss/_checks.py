@@ -1,4 +1,4 @@
-"""What losses refuse, in the words of their kernels (`fusewheel/cross_entropy.h` and beside it)."""
+"""What losses refuse, in the words of their kernels (`fusewheel/loss/cross_entropy.h` and its neighbours)."""
 
 from __future__ import annotations
 
