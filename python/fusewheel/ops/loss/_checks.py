@@ -1,4 +1,4 @@
-"""What losses refuse, in the words of their kernels (`fusewheel/loss/cross_entropy.h` and its neighbours)."""
+"""What losses refuse, in the words of their kernels (`fusewheel/loss/cross_entropy.h`)."""
 
 from __future__ import annotations
 
