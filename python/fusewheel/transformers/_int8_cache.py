@@ -21,8 +21,8 @@ def int8_cache(config: Any) -> Any:
 
     It takes 8 bits for an element and 32 for each key and value of a head: 0.27 of the memory of
     float32, 0.53 of bfloat16, for heads of 64 elements. `fusewheel.attention_decode` reads it as it
-    is. What a model reads first meets the unrounded keys and values, and only what comes later
-    meets the rounded ones.
+    is. The first call of a model uses keys and values before they are rounded; later calls use
+    the rounded ones.
 
     The model must have `attn_implementation="fusewheel"` and run uncompiled, without gradients and
     without padding. Beam search and `crop` work.

@@ -104,7 +104,7 @@ def forwards(
 
 @contextlib.contextmanager
 def replaced(layers: Sequence[tuple[torch.nn.Module, Forward]]) -> Iterator[None]:
-    """A block in which layers have other forwards."""
+    """A block in which these layers run these functions in place of their own `forward`."""
     # Who has replaced a layer's forward wants it called.
     own = [(layer, forward) for layer, forward in layers if "forward" not in vars(layer)]
     for layer, forward in own:

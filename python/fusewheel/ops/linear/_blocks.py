@@ -261,7 +261,7 @@ def decode_blocks(blocks: Tensor, kind: int, dtype: torch.dtype) -> Tensor:
 def factor_of(x: Tensor, blocks: Tensor, kind: int) -> Tensor:
     """The weight `[N, K]` in the dtype in which a reference multiplies `x` by it.
 
-    Rows of bfloat16 may meet a weight that is rounded to bfloat16.
+    If `x` is bfloat16, the weight may be rounded to bfloat16 before it is multiplied.
     """
     weight = decode_blocks(blocks, kind, compute_dtype(x))
     return weight.bfloat16().to(weight.dtype) if x.dtype == torch.bfloat16 else weight
