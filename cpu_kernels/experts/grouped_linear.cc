@@ -65,7 +65,7 @@ class TurnedGradients {
       const int64_t end = end_of(ends, e);
       begins_.push_back(columns);
       const bool own = has_bfloat16(end - begin);
-      columns += own ? (end - begin + kStep - 1) / kStep * kStep : 0;
+      columns += own ? whole_steps(end - begin) : 0;
       all = all && (own || begin == end);
       begin = end;
     }
@@ -82,11 +82,11 @@ class TurnedGradients {
 
   // Of group `e`, whose first row is `begin`, and from one row to the next.
   std::pair<const void*, int64_t> rows(int64_t e, int64_t begin, bool bfloat16, bool wide) const {
-    if (!bfloat16 && !widened_) {
-      return {nullptr, 0};  // of a group without rows
-    }
     if (bfloat16) {
       return {advance(turned_->const_data_ptr(), begins_[static_cast<size_t>(e)] * 2), stride_};
+    }
+    if (!widened_) {
+      return {nullptr, 0};  // of a group without rows
     }
     return {advance(widened_->tensor.const_data_ptr(), begin * (wide ? 8 : 4)), widened_->stride};
   }
@@ -94,6 +94,8 @@ class TurnedGradients {
  private:
   static constexpr int64_t kStep = 32;
   static constexpr int64_t kTile = 16;
+
+  static int64_t whole_steps(int64_t rows) { return (rows + kStep - 1) / kStep * kStep; }
 
   static LinearWeight numbers_of(const RowMatrix& x) {
     LinearWeight weight = {};
@@ -118,9 +120,8 @@ class TurnedGradients {
             const int64_t end = end_of(ends, e);
             const int64_t rows = end - begin;
             if (has_bfloat16(rows)) {
-              const int64_t whole = (rows + kStep - 1) / kStep * kStep;
               all({advance(grad.tensor.const_data_ptr(), begin * grad.stride * 2), grad.stride, rows,
-                   to + begins_[static_cast<size_t>(e)] * 2, stride_, whole},
+                   to + begins_[static_cast<size_t>(e)] * 2, stride_, whole_steps(rows)},
                   first, last);
             }
             begin = end;
@@ -141,7 +142,8 @@ bool is_past_caches(const Tensor& y) {
   constexpr int64_t kCaches = int64_t{64} << 20;
   const int64_t size = bytes_of(dtype_of(y));
   const auto address = reinterpret_cast<uintptr_t>(y.const_data_ptr());
-  return y.numel() * size >= kCaches && address % kLine == 0 && y.sizes()[y.dim() - 1] * size % kLine == 0;
+  const int64_t row_bytes = y.sizes()[y.dim() - 1] * size;
+  return y.numel() * size >= kCaches && address % kLine == 0 && row_bytes % kLine == 0;
 }
 
 }  // namespace

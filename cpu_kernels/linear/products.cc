@@ -1,6 +1,6 @@
 // Every linear layer's products: those of matmul/, or ATen's in half types that the processor has
-// instructions for, but for few rows and small weights. In float32 they are always those of matmul/, whose bits are the same for any number
-// of threads, also where ATen is faster: gradients of few rows.
+// instructions for, except for few rows and small weights. In float32 they are always those of matmul/,
+// whose bits are the same for any number of threads, also where ATen is faster: gradients of few rows.
 
 #include <fusewheel/aten.h>
 #include <fusewheel/linear/products.h>
@@ -13,9 +13,8 @@ namespace {
 // So few rows take as long as reading the weight does, which matmul/ does faster.
 constexpr int64_t kFewRows = 4;
 
-// By instructions for bfloat16 that are no matrix instructions, the products of matmul/ are as fast as
-// ATen's for weights of up to so many numbers, and begin sooner: 1.05 to 1.2 times as fast for 576 x 1536 on
-// an AMD EPYC (Zen 4), the same for 2048 x 2048.
+// With AVX512_BF16 the products of matmul/ are at least as fast as ATen's for weights of up to so many
+// numbers. That was measured on an AMD EPYC (Zen 4): 576 x 1536 was faster, 2048 x 2048 was alike.
 constexpr int64_t kSmallWeight = int64_t{1} << 21;
 
 // A view costs a microsecond, so a matrix has none.

@@ -82,12 +82,7 @@ FUSEWHEEL_AMX inline void pair_bfloat16_columns(const LinearWeight& weight, int6
                                                 int64_t depth, BFloat16* to) {
   const int64_t whole = whole_steps(depth);
   const auto* from = static_cast<const BFloat16*>(weight.data) + k * weight.stride + column;
-  constexpr int64_t kRowsAhead = 16;
   for (int64_t step = 0; step < whole; step += 2) {
-    // The processor does not see that the next row begins far from the end of this one.
-    for (int64_t i = step + kRowsAhead; i < step + kRowsAhead + 2 && i < depth; ++i) {
-      prefetch(from + i * weight.stride, 0, live * static_cast<int64_t>(sizeof(BFloat16)));
-    }
     for (int64_t j = 0; j < columns; j += kTile) {
       const BFloat16* row = from + step * weight.stride + j;
       const int64_t left = live - j < 0 ? 0 : live - j;

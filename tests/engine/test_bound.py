@@ -14,6 +14,7 @@ import torch
 from engine.programs import WIDTH, gated, gated_inputs, gated_reference, layer, layer_inputs
 from engine.test_program import assert_equal
 from fusewheel.engine import bind, can_bind
+from fusewheel.engine import bound as names
 from torch import Tensor
 
 pytestmark = pytest.mark.skipif(
@@ -69,6 +70,25 @@ def test_a_weight_that_requires_a_gradient_later(copied: bool) -> None:
         run(program, x)
     up.requires_grad_(False)
     run(program, x)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        torch.empty(16, dtype=torch.uint8, device="meta"),
+        torch.zeros(1, dtype=torch.uint8).expand(16),
+        torch.zeros(16),
+    ],
+    ids=["without memory", "shorter", "other dtype"],
+)
+def test_other_tensors_are_not_read_as_names(other: Tensor, monkeypatch) -> None:
+    _, gate, up = gated_inputs()
+    bound = bind(PROGRAM.code, [gate, up])
+    up.requires_grad_()
+    read: list[Tensor] = []
+    monkeypatch.setattr(names, "_number", lambda name: read.append(name) or 0)
+    assert not names.has_trained_weights(other) and not read
+    del bound
 
 
 @pytest.mark.parametrize(

@@ -58,10 +58,19 @@ def bind(program: Tensor, weights: Sequence[Tensor]) -> Tensor:
 
 def has_trained_weights(program: Tensor) -> bool:
     """Whether a program holds a weight that requires a gradient by now."""
-    if not _held or type(program) is not Tensor or program.numel() != _BYTES:
+    if not _held or type(program) is not Tensor or not _may_be_name(program):
         return False
     weights = _held.get(_number(program), ())
     return any(weight.requires_grad for held in weights if (weight := held()) is not None)
+
+
+def _may_be_name(program: Tensor) -> bool:
+    return (
+        program.numel() == _BYTES
+        and program.dtype == torch.uint8
+        and program.device.type == "cpu"
+        and program.is_contiguous()
+    )
 
 
 def _number(name: Tensor) -> int:
