@@ -59,6 +59,18 @@ def test_groups_of_columns_are_left_alone(compare: Any) -> None:
     assert "dimensions" in str(report.refusals), report
 
 
+@pytest.mark.skipif(not hasattr(torch.nn.functional, "grouped_mm"), reason="an older torch")
+def test_groups_of_equal_size_are_left_alone(compare: Any) -> None:
+    def product(x: Tensor, weight: Tensor) -> Tensor:
+        return torch.nn.functional.grouped_mm(x, weight)
+
+    x, weight = torch.randn(3, 4, 16).bfloat16(), torch.randn(3, 16, 8).bfloat16()
+    with torch.no_grad():
+        report = compare.bits(product, x, weight)
+    assert report.counts() == {}, report
+    assert "no ends" in str(report.refusals), report
+
+
 def batched(x: Tensor, weight: Tensor, numbers: Tensor, transposed: bool) -> Tensor:
     """As `batched_mm` of transformers."""
     chosen = weight[numbers]

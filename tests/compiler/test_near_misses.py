@@ -81,5 +81,13 @@ def test_class_weights_of_any_number(compare: Any) -> None:
     assert "the number of class weights is symbolic" in str(recorder.report().refusals)
 
 
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
+def test_the_norm_of_another_dtype_than_its_weight(compare: Any) -> None:
+    x, weight = CASES["rms"].inputs[0].bfloat16(), CASES["rms"].inputs[1]
+    report = compare.bits(lambda x, w: F.rms_norm(x, (16,), w, 1e-5), x, weight)
+    assert report.counts() == {}, report
+    assert "the weight is torch.float32, the input torch.bfloat16" in str(report.refusals), report
+
+
 def test_every_line_has_a_case() -> None:
     assert list(WANTED) == list(CASES)

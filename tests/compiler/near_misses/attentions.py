@@ -75,6 +75,11 @@ case(
 )
 case("sdpa_not_least", lambda q, k, v: sdpa(q, k, v, torch.full((6, 8), -1e9).triu(1)), Q, K, V)
 case(
+    "sdpa_least_everywhere",
+    lambda q, k, v: sdpa(q, k, v, torch.full((6, 8), -3.4028234663852886e38).triu(-1)),
+    *(t.clone().requires_grad_() for t in (Q, K, V)),
+)
+case(
     "sdpa_dropout",
     lambda q, k, v: sdpa(q, k, v, torch.ones(6, 8, dtype=torch.bool).tril(), dropout_p=1.0),
     Q,

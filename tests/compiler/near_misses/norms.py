@@ -28,6 +28,7 @@ def layer(x: Any, w: Any, b: Any, eps: float = 1e-5) -> Any:
 case("rms", lambda x, w: rms(x, w), X, ROW)
 case("rms_of_function", lambda x, w: F.rms_norm(x, (16,), w, 1e-5), X, ROW)
 case("rms_of_function_no_eps", lambda x, w: F.rms_norm(x, (16,), w), X, ROW)
+case("rms_of_function_no_weight", lambda x: F.rms_norm(x, (16,), None, 1e-5), X)
 case("rms_of_two_dims", lambda x, w: F.rms_norm(x, (3, 16), w, 1e-5), X, Y)
 case("rms_power", lambda x, w: x * (x.pow(2).mean(-1, keepdim=True) + 1e-6) ** -0.5 * w, X, ROW)
 case("rms_other_power", lambda x, w: x * (x.pow(2).mean(-1, True) + 1e-6) ** -0.25 * w, X, ROW)

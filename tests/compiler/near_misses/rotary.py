@@ -46,6 +46,19 @@ case(
 )
 case("rope_one", lambda x, c, s: rotate(x, c, s), T, COS, SIN)
 case(
+    "rope_broadcast",
+    lambda x, c, s: rotate(x, c, s),
+    T[:1],
+    *(t.repeat(2, 1, 1, 1) for t in (COS, SIN)),
+)
+case(
+    "rope_half_mixed",
+    lambda x, c, s: x * c + turn(x).float() * s,
+    T.bfloat16(),
+    COS.bfloat16(),
+    SIN,
+)
+case(
     "rope_both_ways",
     both(turn, lambda z: torch.stack([-z[..., 1::2], z[..., ::2]], -1).reshape(2, 2, 6, 8)),
     T,

@@ -171,6 +171,11 @@ case("written_exp", lambda q, k, v: attend(q, k, v, lambda s: s.exp()), Q, K, V)
 case("written_in_place", lambda q, k, v: attend(q, k, v, lambda s: s.mul_(2)), Q, K, V)
 case("written_capped", lambda q, k, v: attend(q, k, v, lambda s: (s / 5).tanh() * 5), Q, K, V)
 case(
+    "written_masked_tanh",
+    lambda q, k, v, b: attend(q, k, v, lambda s: (s + b).tanh()),
+    *(Q, K, V, BIAS),
+)
+case(
     "written_capped_twice",
     lambda q, k, v: attend(q, k, v, lambda s: (((s / 5).tanh() * 5) / 5).tanh() * 5),
     Q,
