@@ -77,7 +77,7 @@ def section(name: str, found: dict[str, Any]) -> str:
 
 
 def _table(reports: Sequence[dict[str, Any]]) -> Iterator[str]:
-    yield "| operator | works | refuses | fails | what fails, by the name of the mistake |"
+    yield "| operator | works | refuses | fails | mistakes, and the uses that each one breaks |"
     yield "|---|---|---|---|---|"
     for report in reports:
         outcomes = report["outcomes"]
