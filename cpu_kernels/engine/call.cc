@@ -30,13 +30,17 @@ Call::Call(const Bound& bound, std::vector<Handle> inputs)
   }
   values_.resize(program_.values.size());
   data_.resize(program_.values.size());
-  for (uint32_t i = 0; i < program_.inputs; ++i) {
+  for (uint32_t i = 0; i < given_; ++i) {
     check_input(i);
   }
   compute_numbers();
+  find_weights();
   for (uint32_t i = 0; i < program_.inputs; ++i) {
-    if (!lies_as_expected(i, input(i), "inputs")) {
-      values_[i] = copy_of(i, input(i));
+    if (data_[i] == nullptr) {
+      check_input(i);
+      if (!lies_as_expected(i, input(i), "inputs")) {
+        values_[i] = copy_of(i, input(i));
+      }
     }
   }
   layers_.reserve(program_.layers.size());
@@ -85,6 +89,9 @@ void Call::compute_numbers() {
     if (number.kind == Kind::kSize || number.kind == Kind::kStride) {
       int64_t* all = nullptr;
       const auto tensor = input(number.a).get();
+      if (number.a >= given_) {
+        check_input(number.a);
+      }
       check(number.kind == Kind::kSize ? aoti_torch_get_sizes(tensor, &all)
                                        : aoti_torch_get_strides(tensor, &all),
             "reading an input's sizes");
