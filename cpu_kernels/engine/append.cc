@@ -249,17 +249,16 @@ std::pair<Handle, Handle> append(const Handle& cache, const Rows& added) {
   const Rows past(cache);
   check_pair(past, added);
   const int64_t count = calculate(Kind::kAdd, past.count(), added.count());
-  Handle memory;
   if (auto room = Room::of(past)) {
     const int64_t end = past.offset / past.row + past.count();
     if (room->take(end, added.count())) {
       room->write(end, added);
-      memory = lazy_clone(cache);
+      Handle rows = shown(lazy_clone(cache), added, count);
+      Handle same = rows.again();
+      return {std::move(rows), std::move(same)};
     }
   }
-  if (!memory) {
-    memory = moved(past, added, count);
-  }
+  const Handle memory = moved(past, added, count);
   return {shown(lazy_clone(memory), added, count), shown(memory, added, count)};
 }
 

@@ -6,14 +6,15 @@
 //
 // Each result is a copy-on-write tensor over the memory of its room: who writes to it in place gets
 // memory of its own. The last tensor over some memory may be written to without a copy, so there is a
-// second result, which holds the memory as long as somebody keeps it.
+// second result: another tensor over the memory of a new room, which is kept as long as somebody has rows
+// in the room. Where no new room was needed, it is the first result again.
 #pragma once
 
 #include <torch/csrc/stable/c/shim.h>
 
 namespace fusewheel::engine {
 
-// (Tensor past, Tensor new) -> (Tensor rows, Tensor kept): torch.cat([past, new], 2), and the same again.
+// (Tensor past, Tensor new) -> (Tensor rows, Tensor kept): torch.cat([past, new], 2), twice.
 // `past` may be an empty tensor of one dimension.
 void append_step(StableIValue* stack, uint64_t, uint64_t);
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fusewheel._torch.autograd import in_forward_mode
-from fusewheel._torch.copy_on_write import AVAILABLE
+from fusewheel._torch.copy_on_write import AVAILABLE, lazy_clone
 from fusewheel.engine.operators import step_letters
 from fusewheel.engine.program import Number, Program, ProgramWriter
 
@@ -51,15 +51,24 @@ def append(past: Tensor, new: Tensor) -> Tensor:
     if in_forward_mode():  # tangents have to follow
         return torch.cat([past, new], -2)
     rows, kept = _program(past.dtype, past.dim())(past, new)
-    return keep(rows, kept)
+    return keep(rows, kept, past)
 
 
-def keep(rows: Tensor, kept: Tensor) -> Tensor:
-    """The first result of the step ``engine::append``, which keeps the second one in memory.
+def keep(rows: Tensor, kept: Tensor, past: Tensor) -> Tensor:
+    """The first result of the step ``engine::append``, which keeps a second tensor over its memory.
 
-    Then a write in place to it copies, also where it is the only tensor over its memory. Otherwise
+    Then a write in place to it copies, also where it is the only cache in its allocation. Otherwise
     an array of NumPy could show the memory that the next `append` shares.
+
+    Args:
+        rows: the first result.
+        kept: the second one, which is `rows` where no new allocation was needed.
+        past: the cache that was continued.
     """
+    if kept is rows:
+        of_past: Tensor | None = getattr(past.untyped_storage(), _KEPT, None)
+        # Without it, `past` is not a tensor that was returned, but shares the memory of one.
+        kept = lazy_clone(rows) if of_past is None else of_past
     setattr(rows.untyped_storage(), _KEPT, kept)
     return rows
 

@@ -159,7 +159,10 @@ def _replace(
     ]
     found = dict(zip(lowered.outputs, items, strict=False))
     for node, second in zip(lowered.kept, items[len(lowered.outputs) :], strict=True):
-        found[node] = add(graph.call_function(keep, (found[node], second)), node.meta)
+        past = region.steps[node].arguments[0]
+        if not isinstance(past, Node) or past in region:
+            past = found[node]
+        found[node] = add(graph.call_function(keep, (found[node], second, past)), node.meta)
     for node, item in found.items():
         node.replace_all_uses_with(item)
     _clean(context, region, place)
