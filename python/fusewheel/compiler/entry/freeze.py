@@ -30,7 +30,7 @@ _COMPILING = 2
 
 # Seconds. A pass over a model takes as long as a tenth of a token: all that it reads has left the
 # processor's caches.
-_FRESH = 0.1
+_FRESH = 0.25
 
 # Of a configuration.
 _OUTPUTS = "output_hidden_states", "output_attentions", "output_router_logits"
@@ -57,7 +57,7 @@ def freeze(
     gradient, and training mode. Then the model warns and is compiled again with all guards. Values
     of parameters may change in place at any time. There is no pass before the next token of a text:
     a call with one token and the cache (`past_key_values` or `cache`) for which the last pass was
-    made, less than 0.1 s ago. Layers that PyTorch compiles by themselves, because something breaks
+    made, less than 0.25 s ago. Layers that PyTorch compiles by themselves, because something breaks
     the graph in or between them, keep their guards.
 
     Not seen are other attributes of layers (a number such as ``eps``, a function, hooks, the
