@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -14,7 +15,7 @@ namespace fusewheel::engine {
 
 struct Program;
 
-constexpr int64_t kNowhere = -1;
+constexpr int64_t kNowhere = std::numeric_limits<int64_t>::min();
 
 // A value in the arena, and the first and the last step that need it.
 struct Tenant {

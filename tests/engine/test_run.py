@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import weakref
 
 import pytest
 import torch
 from engine.programs import WIDTH, gated, gated_inputs, gated_reference, joined
 from engine.test_program import assert_equal
+from fusewheel.engine import ProgramWriter, add_step
 from nightly import NIGHTLY
 from torch import Tensor
 
@@ -122,3 +124,31 @@ def test_compiled(backend):
     module = Gated()
     with torch.no_grad():
         assert_right(torch.compile(module, backend=backend, dynamic=True, fullgraph=True), module)
+
+
+class Piece(bytearray):
+    """Memory that can be referenced weakly."""
+
+
+def test_values_are_freed_after_their_last_use() -> None:
+    pieces: list[weakref.ref[Piece]] = []
+    alive: list[int] = []
+
+    def following(x: Tensor) -> Tensor:
+        alive.append(sum(piece() is not None for piece in pieces))
+        piece = Piece(12)
+        pieces.append(weakref.ref(piece))
+        return torch.frombuffer(piece, dtype=torch.float32)
+
+    with torch.library._scoped_library("steps_that_count", "DEF") as library:
+        library.define("following(Tensor x) -> Tensor")
+        library.impl("following", following, "CPU")
+        step = torch.ops.steps_that_count.following.default
+        add_step(step)
+        writer = ProgramWriter()
+        values = [writer.input(torch.float32, (3,), (1,))]
+        for _ in range(4):
+            values.append(writer.result(torch.float32, (3,), (1,)))
+            writer.step(step, (values[-2],), (values[-1],))
+        writer.finish([values[-1]])(torch.ones(3))
+    assert alive == [0, 1, 1, 1]
