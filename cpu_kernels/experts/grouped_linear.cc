@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "matmul/bfloat16_rows.h"
 #include "matmul/prepare.h"
 #include "products.h"
 
@@ -78,7 +79,7 @@ class TurnedGradients {
   }
 
   // Fewer rows would be less than half of a step.
-  bool has_bfloat16(int64_t rows) const { return bfloat16_ && rows > kStep / 2; }
+  bool has_bfloat16(int64_t rows) const { return bfloat16_ && rows > kBFloat16Step / 2; }
 
   // Of group `e`, whose first row is `begin`, and from one row to the next.
   std::pair<const void*, int64_t> rows(int64_t e, int64_t begin, bool bfloat16, bool wide) const {
@@ -92,11 +93,6 @@ class TurnedGradients {
   }
 
  private:
-  static constexpr int64_t kStep = 32;
-  static constexpr int64_t kTile = 16;
-
-  static int64_t whole_steps(int64_t rows) { return (rows + kStep - 1) / kStep * kStep; }
-
   static LinearWeight numbers_of(const RowMatrix& x) {
     LinearWeight weight = {};
     weight.kind = WeightKind::kFloating;
@@ -106,12 +102,12 @@ class TurnedGradients {
 
   void turn(const RowMatrix& grad, const GroupEnds& ends, int64_t columns) {
     // An odd number of cache lines: rows would share few places of the first-level cache.
-    stride_ = (columns / kStep | 1) * kStep;
+    stride_ = (columns / kBFloat16Step | 1) * kBFloat16Step;
     // Behind the last row there is memory for a whole tile.
-    const int64_t sizes[] = {grad.size + kTile - 1, stride_};
+    const int64_t sizes[] = {grad.size + kBFloat16Tile - 1, stride_};
     turned_ = empty_contiguous({sizes, 2}, ScalarType::BFloat16, grad.tensor);
     auto* to = static_cast<char*>(turned_->mutable_data_ptr());
-    std::memset(to + grad.size * stride_ * 2, 0, static_cast<size_t>((kTile - 1) * stride_ * 2));
+    std::memset(to + grad.size * stride_ * 2, 0, static_cast<size_t>((kBFloat16Tile - 1) * stride_ * 2));
     const auto all = FUSEWHEEL_SELECT(turn_rows);
     FUSEWHEEL_ISA::parallel_for(
         grad.size, FUSEWHEEL_ISA::kGrain / columns + 1, [&](int64_t first, int64_t last) {

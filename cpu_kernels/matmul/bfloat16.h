@@ -10,12 +10,6 @@
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
-constexpr int64_t whole_steps(int64_t depth) { return (depth + kStep - 1) / kStep * kStep; }
-
-FUSEWHEEL_INLINE bool is_bfloat16(const LinearWeight& weight) {
-  return weight.kind == WeightKind::kFloating && weight.dtype == Dtype::kBFloat16;
-}
-
 // The first `live` of so many numbers as a register holds, zeros behind them.
 FUSEWHEEL_AMX_INLINE __m512i load_step(const BFloat16* from, int64_t live) {
   return live >= kStep ? _mm512_loadu_si512(from)

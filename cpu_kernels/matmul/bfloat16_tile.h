@@ -6,6 +6,7 @@
 
 #include <cstddef>
 
+#include "bfloat16_rows.h"
 #include "simd/amx.h"
 #include "simd/transpose.h"
 
@@ -13,7 +14,7 @@ namespace fusewheel::FUSEWHEEL_ISA {
 
 #if defined(__AVX512F__)
 
-constexpr int64_t kStep = 32;              // depth of a product
+constexpr int64_t kStep = kBFloat16Step;   // depth of a product
 constexpr int64_t kPair = 2 * kTile;       // two tiles side by side
 constexpr int64_t kTileSize = kTile * kStep;
 constexpr size_t kTileBytes = 64;          // of a row of a tile

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "bfloat16_rows.h"
 #include "matmul.h"
 #include "parallel.h"
 
@@ -66,23 +67,21 @@ RowMatrix spread(const RowMatrix& rows, int64_t columns) {
 }
 
 bool multiplies_bfloat16(const RowMatrix& rows, const LinearWeight& weight) {
-  const bool is_exact = weight.kind == WeightKind::kFloating && weight.dtype == Dtype::kBFloat16;
+  const bool is_exact = is_bfloat16(weight);
   return (choices().amx || choices().bf16) && (is_exact || weight.kind == WeightKind::kBlocks) &&
          rows.tensor.scalar_type() == ScalarType::BFloat16 && rows.size > 0 &&
          rows.count >= (is_exact ? kFewestBFloat16Rows : kFewestRoundedRows);
 }
 
 RowMatrix whole_rows(const RowMatrix& rows, int64_t count) {
-  constexpr int64_t kStep = 32;  // numbers that are multiplied at a time
-  constexpr int64_t kTile = 16;  // rows
   constexpr int64_t size_of_number = 2;
-  const int64_t size = round_up(rows.size, kStep);
+  const int64_t size = whole_steps(rows.size);
   const bool apart = !share_a_set(rows.stride, size_of_number) || !choices().spread_rows;
-  if (size == rows.size && rows.count >= round_up(count, kTile) && apart) {
+  if (size == rows.size && rows.count >= round_up(count, kBFloat16Tile) && apart) {
     return rows;
   }
   const bool collides = share_a_set(size, size_of_number);
-  const int64_t sizes[] = {count + kTile - 1, size + (collides ? kStep : 0)};
+  const int64_t sizes[] = {count + kBFloat16Tile - 1, size + (collides ? kBFloat16Step : 0)};
   Tensor to = empty_contiguous({sizes, 2}, ScalarType::BFloat16, rows.tensor);
   const char* from = static_cast<const char*>(rows.tensor.const_data_ptr());
   char* start = static_cast<char*>(to.mutable_data_ptr());
