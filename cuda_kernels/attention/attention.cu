@@ -94,7 +94,7 @@ void launch_attend(const char* op, const AttentionArgs& args, const PackedRows& 
     const int64_t values = attention_scratch_bytes(shape);
     launch(op, mark_values<A>, blocks_for(values, kWarps), dim3(kWarp, kWarps), 0, stream, args,
            values);
-    for_groups<A, kHasTensorForward<T>>(shape.value_size, [&](auto groups) {
+    for_groups<A, sizeof(T) == 2>(shape.value_size, [&](auto groups) {
       constexpr int kColumns = kResultColumns<A, decltype(groups)::value>;
       const Division division(shape.batch, shape.heads, shape.queries, shape.value_size, kColumns,
                               packed.queries);
@@ -109,8 +109,6 @@ void launch_attend(const char* op, const AttentionArgs& args, const PackedRows& 
 int64_t attention_scratch_bytes(const AttentionShape& shape) {
   return shape.batch * shape.kv_heads * shape.keys;
 }
-
-int64_t packing_scratch_bytes(int64_t sequences) { return PackingMemory::bytes(sequences); }
 
 void attention_launch(const AttentionArgs& args, Stream stream) {
   launch_attend("attention", args, {}, stream);

@@ -4,13 +4,15 @@
 // one thread, in one order: that of queries by tiles of queries, those of keys and values by tiles of
 // keys.
 
-#include "packing.h"
+#include "common/rows.h"
 #include "queries.h"
 #include "scores.h"
 #include "tensor_backward.h"
 
 namespace fusewheel {
 namespace {
+
+constexpr int kSinkThreads = 256;
 
 enum class Of { kQueries, kKeys, kValues };
 
@@ -188,25 +190,33 @@ __global__ void __launch_bounds__(kTileThreads)
   }
 }
 
-// -sum(exp(sink - logsumexp) * (dots - grad_logsumexp)) over all queries of a block's head. The result
-// that is given is rounded, and in a sum over all queries its last bits would count.
-template <typename A>
-__global__ void __launch_bounds__(kMaxRowThreads)
+// -sum(exp(sink - logsumexp) * (dots - grad_logsumexp)) over all queries of a block's head, V of them a
+// thread. The result that is given is rounded, and in a sum over all queries its last bits would count.
+template <typename A, int V>
+__global__ void __launch_bounds__(kSinkThreads)
     sink_gradient(const __grid_constant__ AttentionBackwardArgs args) {
   const auto& shape = args.forward.shape;
   const auto& strides = args.grad_logsumexp.strides;
+  const auto* outer = static_cast<const A*>(args.grad_logsumexp.data);
   for (int64_t head = blockIdx.x; head < shape.heads; head += gridDim.x) {
     const double sink = load_one<A>(args.forward.sinks.data, shape.dtype, head);
     double total = 0;
-    for (int64_t i = threadIdx.x; i < shape.batch * shape.queries; i += blockDim.x) {
+#pragma unroll 1
+    for (int64_t i = static_cast<int64_t>(threadIdx.x) * V; i < shape.batch * shape.queries;
+         i += kSinkThreads * V) {
       const int64_t batch = i / shape.queries;
       const int64_t query = i % shape.queries;
-      const A logsumexp = row_values<A>(args.forward.logsumexp, shape, batch, head)[query];
-      const double base = logsumexp == kNothing<A> ? 0 : logsumexp;
-      const double dot = row_values<A>(args.dots, shape, batch, head)[query];
-      const double outer = static_cast<const A*>(
-          args.grad_logsumexp.data)[batch * strides[0] + head * strides[1] + query * strides[2]];
-      total -= exponential(sink - base) * (dot - outer);
+      A bases[V];
+      A dots[V];
+      A outers[V];
+      load(row_values<A>(args.forward.logsumexp, shape, batch, head, query), bases);
+      load(row_values<A>(args.dots, shape, batch, head, query), dots);
+      load(outer + batch * strides[0] + head * strides[1] + query * strides[2], outers);
+#pragma unroll
+      for (int k = 0; k < V; ++k) {
+        const double base = bases[k] == kNothing<A> ? 0 : bases[k];
+        total -= exponential(sink - base) * (static_cast<double>(dots[k]) - outers[k]);
+      }
     }
     total = row_sum(total);
     if (threadIdx.x == 0) {
@@ -215,14 +225,28 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   }
 }
 
+template <typename A>
+void launch_sink_gradient(const char* op, const AttentionBackwardArgs& args, Stream stream) {
+  const auto& shape = args.forward.shape;
+  const auto& outer = args.grad_logsumexp;
+  const bool vectors = has_vectors(args.forward.logsumexp, shape.queries, kLanes<A>) &&
+                       has_vectors(args.dots, shape.queries, kLanes<A>) &&
+                       has_vectors(outer.data, outer.strides[0], kLanes<A>) &&
+                       outer.strides[1] % kLanes<A> == 0 && outer.strides[2] == 1;
+  for_width<A>(vectors, [&](auto lanes) {
+    launch(op, sink_gradient<A, decltype(lanes)::value>, blocks_for(shape.heads, 1), kSinkThreads,
+           0, stream, args);
+  });
+}
+
 template <typename T>
 void launch_gradients_of(const char* op, const AttentionBackwardArgs& args,
                          const PackedRows& packed, Stream stream) {
   using A = Accumulate<T>;
   const auto& shape = args.forward.shape;
   const Division rows(shape.batch, shape.heads, shape.queries, 1, 1);
-  launch(op, subtract<T>, blocks_for(rows.tasks, 1), kTileThreads, kTileBytes<A>, stream, args,
-         rows);
+  launch(op, subtract<T>, blocks_for(rows.tasks, 1), kTileThreads, 2 * kSlice<A> * sizeof(A), stream,
+         args, rows);
   const int64_t widest = shape.size > shape.value_size ? shape.size : shape.value_size;
   // Tensor cores have most heads of half types.
   for_groups<A, sizeof(T) == 2>(widest, [&](auto groups) {
@@ -249,8 +273,8 @@ void launch_gradients(const char* op, const AttentionBackwardArgs& args, const P
   });
   if (args.grad_sinks != nullptr) {
     const bool wide = shape.dtype == Dtype::kFloat64;
-    launch(op, wide ? sink_gradient<double> : sink_gradient<float>, blocks_for(shape.heads, 1), 256,
-           0, stream, args);
+    wide ? launch_sink_gradient<double>(op, args, stream)
+         : launch_sink_gradient<float>(op, args, stream);
   }
 }
 

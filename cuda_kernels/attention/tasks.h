@@ -1,23 +1,13 @@
 // How blocks divide the work of attention.
 #pragma once
 
-#include <fusewheel/attention/attention_varlen_args.h>
-
 #include <new>
 
+#include "packing.h"
 #include "tiles.h"
 
 namespace fusewheel {
 namespace {
-
-// Sequences that are packed together, as a kernel before has read them. Without any, each of the
-// batch is one.
-struct Packed {
-  int64_t count = 0;
-  const Sequence* sequences = nullptr;
-  const int64_t* tiles = nullptr;  // [count + 1]: tiles of rows of all sequences before
-  const bool* wrong = nullptr;     // whether the bounds are no bounds
-};
 
 // A task is a tile of rows of one head and some columns of its result. Tasks that follow each other
 // are of different heads, from the last rows to the first: under a causal mask those have the most

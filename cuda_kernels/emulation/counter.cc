@@ -61,6 +61,7 @@ void Counter::begin_launch(const char* name, uintptr_t kernel, dim3 grid, dim3 s
                            size_t shared) {
   launches_.push_back({name, kernel, grid, size, shared, 0, 0, 0, {}});
   sectors_.clear();
+  kept_ = sectors_kept();
   const unsigned threads = size.x * size.y * size.z;
   warps_.clear();
   warps_.resize((threads + kWarpSize - 1) / kWarpSize);
@@ -140,7 +141,7 @@ void Counter::note_sector(uintptr_t number, bool writes) {
   uint64_t& fetched = fetched_[warp_];
   const bool is_own = sector.block == block_ && sector.warp == warp_;
   const bool is_kept =
-      sector.block != 0 && (!is_own || fetched - sector.fetched <= kKept / warps_.size());
+      sector.block != 0 && (!is_own || fetched - sector.fetched <= kept_ / warps_.size());
   const bool is_written = is_kept && sector.written;
   launch.read += !writes && !is_kept;
   launch.written += writes && !is_written;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <cstdlib>
 #include <map>
 #include <string>
 #include <tuple>
@@ -21,7 +22,11 @@ constexpr uintptr_t kSector = 32;  // bytes that a GPU fetches at least
 // What the caches of a large GPU hold for each of the blocks that it runs at a time, in sectors. What
 // a warp has touched has left them when the warp has fetched its part of that. What another warp has
 // touched since is taken to be there: on a GPU they run side by side.
-constexpr uint64_t kKept = 64 * 1024 / kSector;
+// FUSEWHEEL_EMULATION_CACHE is that in bytes, for a kernel of which fewer blocks run.
+inline uint64_t sectors_kept() {
+  const char* bytes = std::getenv("FUSEWHEEL_EMULATION_CACHE");
+  return (bytes == nullptr ? 64 * 1024 : std::strtoull(bytes, nullptr, 10)) / kSector;
+}
 
 // All executions of one instruction by all warps of a launch.
 struct Instruction {
@@ -83,6 +88,7 @@ class Counter {
   void note_sector(uintptr_t sector, bool writes);
 
   std::vector<Launch> launches_;
+  uint64_t kept_ = 0;  // sectors
   std::unordered_map<uintptr_t, Sector> sectors_;
   uint64_t block_ = 0;
   unsigned warp_ = 0;

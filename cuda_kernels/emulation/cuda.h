@@ -84,3 +84,10 @@ T __shfl_down_sync(unsigned mask, T value, unsigned distance) {
   const unsigned from = own + distance;
   return __shfl_sync(mask, value, static_cast<int>(from < 32 ? from : own));
 }
+
+// A lane before the warp's first gets its own value.
+template <typename T>
+T __shfl_up_sync(unsigned mask, T value, unsigned distance) {
+  const unsigned own = ::fusewheel::emulation::block.lane();
+  return __shfl_sync(mask, value, static_cast<int>(own >= distance ? own - distance : own));
+}

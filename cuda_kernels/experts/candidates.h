@@ -65,8 +65,34 @@ struct OwnExperts {
     }
   }
 
+  __device__ Candidate<A> next(int begin, int end, Candidate<A> last) const {
+    return first_of(choice, begin, end, last);
+  }
+  // Likewise by what groups are chosen by.
+  __device__ Candidate<A> next_of_group(bool has_bias, int begin, int end, Candidate<A> last) const {
+    return first_of(has_bias ? choice : scores, begin, end, last);
+  }
+
+  // Experts of the groups behind `last` are not chosen any more.
+  __device__ void leave_groups(const A* of_groups, int size, Candidate<A> last) {
+    each([&](int e, int i) {
+      if (last.is_before({of_groups[i / size], i / size})) {
+        choice[e * step] = -static_cast<A>(__builtin_inff());
+      }
+    });
+  }
+
+  // Every lane of the token gets it.
+  __device__ A score_of(int index) const {
+    const int lanes = static_cast<int>(blockDim.x);
+    const int first_lane = static_cast<int>(threadIdx.y) * lanes % kWarp;
+    const A own = owns(index) ? scores[place(index) * step] : A{};
+    return __shfl_sync(0xffffffffu, own, first_lane + index / V % lanes);
+  }
+
+ private:
   // The token's first of the experts [begin, end) that come behind `last`.
-  __device__ Candidate<A> next(const A* values, int begin, int end, Candidate<A> last) const {
+  __device__ Candidate<A> first_of(const A* values, int begin, int end, Candidate<A> last) const {
     Candidate<A> best{0, -1};
     each([&](int e, int i) {
       const Candidate<A> own{values[e * step], i};

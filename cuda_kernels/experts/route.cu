@@ -3,17 +3,20 @@
 //
 // A token has up to 32 lanes of a warp. Each lane has V neighbouring experts of every V * lanes: it
 // looks for its best one, and the best of the lanes' is the token's next. All that is kept of a token
-// lies in shared memory, or in `args.scores` and `args.choice` if there are too many experts for it.
+// lies in shared memory; with too many experts for it, nothing is (see many_experts.h).
 
 #include <fusewheel/experts/route_args.h>
 
 #include "candidates.h"
 #include "common/rows.h"
+#include "many_experts.h"
 
 namespace fusewheel {
 namespace {
 
 constexpr int kRouteThreads = 256;
+constexpr int kManyThreads = 2 * kWarp;
+constexpr int kManyBlocks = 16;  // else the compiler keeps registers for more, and has too few
 template <typename T>
 constexpr int kRouteBlocks = kBlocksInDouble<T, 2>;
 
@@ -52,16 +55,15 @@ __device__ void score(const RouteArgs& args, const T* logits,
 
 // Experts of groups that are not chosen get -inf in `choice`. Groups are chosen by the sum of the
 // largest of their scores, or of what experts are chosen by if there is a bias.
-template <typename A, int V>
-__device__ void choose_groups(const RouteArgs& args, const OwnExperts<A, V>& own, A* of_groups) {
-  const A* values = args.bias == nullptr ? own.scores : own.choice;
+template <typename A, typename Experts>
+__device__ void choose_groups(const RouteArgs& args, Experts& own, A* of_groups) {
   const int groups = static_cast<int>(args.groups);
   const int size = own.experts / groups;
   for (int g = 0; g < groups; ++g) {
     A sum = 0;
     Candidate<A> last{0, -1};
     for (int64_t n = 0; n < args.group_best; ++n) {
-      last = own.next(values, g * size, (g + 1) * size, last);
+      last = own.next_of_group(args.bias != nullptr, g * size, (g + 1) * size, last);
       sum += last.value;
     }
     if (threadIdx.x == 0) {
@@ -78,25 +80,18 @@ __device__ void choose_groups(const RouteArgs& args, const OwnExperts<A, V>& own
     }
     last = first_of_lanes(best);
   }
-  own.each([&](int e, int i) {
-    if (last.is_before({of_groups[i / size], i / size})) {
-      own.choice[e * own.step] = -static_cast<A>(__builtin_inff());
-    }
-  });
+  own.leave_groups(of_groups, size, last);
 }
 
 // The experts of a token and their weights.
-template <typename A, int V>
-__device__ void choose(const RouteArgs& args, const OwnExperts<A, V>& own, A* weights,
-                       int64_t* indices) {
-  const int first_lane = threadIdx.y * blockDim.x % kWarp;
+template <typename A, typename Experts>
+__device__ void choose(const RouteArgs& args, const Experts& own, A* weights, int64_t* indices) {
   A sum = 0;
   Candidate<A> last{0, -1};
   for (int64_t n = 0; n < args.k; ++n) {
-    last = own.next(own.choice, 0, own.experts, last);
-    const int owner = last.index / V % static_cast<int>(blockDim.x);
-    const A score = own.owns(last.index) ? own.scores[own.place(last.index) * own.step] : A{};
-    sum += __shfl_sync(0xffffffffu, score, first_lane + owner);
+    last = own.next(0, own.experts, last);
+    const A score = own.score_of(last.index);
+    sum += score;
     if (own.owns(last.index)) {
       weights[n] = score;
       indices[n] = last.index;
@@ -164,7 +159,7 @@ __global__ void __launch_bounds__(kRouteThreads, kRouteBlocks<T>)
   A* of_groups = reinterpret_cast<A*>(memory + at.weights);
   // A lane's numbers stand as far apart as the block has threads: no two lanes meet in a bank.
   A* scores = reinterpret_cast<A*>(memory + at.groups) + threadIdx.y * blockDim.x + threadIdx.x;
-  const OwnExperts<A, V> own{scores, scores + kept, threads, experts};
+  OwnExperts<A, V> own{scores, scores + kept, threads, experts};
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * tokens; first < args.tokens;
        first += static_cast<int64_t>(gridDim.x) * tokens) {
     const int64_t left = args.tokens - first < tokens ? args.tokens - first : tokens;
@@ -182,16 +177,13 @@ __global__ void __launch_bounds__(kRouteThreads, kRouteBlocks<T>)
   }
 }
 
-// A warp has a token, and works in global memory.
-template <typename T>
-__global__ void __launch_bounds__(kWarp) route_many_experts(const __grid_constant__ RouteArgs args) {
-  using A = Accumulate<T>;
-  const int experts = static_cast<int>(args.experts);
-  for (int64_t token = blockIdx.x; token < args.tokens; token += gridDim.x) {
-    const int64_t begin = token * experts + threadIdx.x;
-    const OwnExperts<A, 1> own{static_cast<A*>(args.scores) + begin,
-                               static_cast<A*>(args.choice) + begin, kWarp, experts};
-    score(args, static_cast<const T*>(args.logits) + token * args.stride, own);
+// A warp has a token.
+template <typename A>
+__global__ void __launch_bounds__(kManyThreads, kManyBlocks)
+    route_many_experts(const __grid_constant__ RouteArgs args, int together) {
+  for (int64_t token = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+       token < args.tokens; token += static_cast<int64_t>(gridDim.x) * blockDim.y) {
+    ManyExperts<A> own(args, token, together);
     if (args.groups > 1) {
       choose_groups(args, own, static_cast<A*>(args.of_groups) + token * args.groups);
     }
@@ -216,7 +208,9 @@ void route_launch(const RouteArgs& args, Stream stream) {
     tokens /= 2;
   }
   if (needed(tokens) > kSharedUnasked) {
-    launch("route", route_many_experts<T>, blocks_for(args.tokens, 1), kWarp, 0, stream, args);
+    constexpr int kTokens = kManyThreads / kWarp;
+    launch("route", route_many_experts<A>, blocks_for(args.tokens, kTokens),
+           dim3(kWarp, kTokens), 0, stream, args, V);
   } else {
     launch("route", route_tokens<T, V>, blocks_for(args.tokens, tokens), dim3(lanes, tokens),
            needed(tokens), stream, args);
