@@ -158,19 +158,38 @@ __device__ void multiply_step(const uint32_t (&left)[4], const T* rows, int step
   }
 }
 
-// Adds the products of weights, rounded to the half type, and the columns of a tile.
-template <int D, int tiles, typename T>
-__device__ void add_columns(const float (&weights)[tiles][4], const T* rows,
-                            float (&result)[D / 8][4]) {
+// Takes from the weights what `as_left` has made of them: what its rounding has left out remains.
+template <typename T, int tiles>
+__device__ void take_left(float (&tile)[tiles][4], int step, const uint32_t (&left)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    T both[2];
+    memcpy(both, &left[i], sizeof(both));
+    auto& from = tile[2 * step + i / 2];
+    from[i % 2 * 2] -= widen(both[0]);
+    from[i % 2 * 2 + 1] -= widen(both[1]);
+  }
+}
+
+// Adds the products of weights and the columns of a tile. The weights are rounded to the half type; with
+// `twice`, so is what that leaves out, and multiplied too. (Then nothing is left of the weights.)
+template <int D, bool twice = false, int tiles, typename T>
+__device__ void add_columns(float (&weights)[tiles][4], const T* rows, float (&result)[D / 8][4]) {
 #pragma unroll
   for (int step = 0; step < tiles * kMmaColumns / kMmaInner; ++step) {
-    uint32_t left[4];
-    as_left<T>(weights, step, left);
 #pragma unroll
-    for (int n = 0; n < D / 8; n += 2) {
-      uint32_t right[4];
-      load_columns<D>(rows, step * kMmaInner, n * kMmaColumns, right);
-      multiply_pair(left, right, result[n], result[n + 1], T{});
+    for (int part = 0; part < (twice ? 2 : 1); ++part) {
+      uint32_t left[4];
+      as_left<T>(weights, step, left);
+#pragma unroll
+      for (int n = 0; n < D / 8; n += 2) {
+        uint32_t right[4];
+        load_columns<D>(rows, step * kMmaInner, n * kMmaColumns, right);
+        multiply_pair(left, right, result[n], result[n + 1], T{});
+      }
+      if constexpr (twice) {
+        take_left<T>(weights, step, left);
+      }
     }
   }
 }

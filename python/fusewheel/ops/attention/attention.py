@@ -54,9 +54,10 @@ def attention(
     on one of AMD with AVX512_BF16, and on a GPU with tensor cores, bfloat16 is multiplied as
     bfloat16, with sums in float32: there the shares `exp(s - lse)`, and in the backward also the
     gradients of the scores, are rounded to bfloat16 before they are multiplied. On such a GPU the
-    backward does so in float16 too. Memory grows linearly with the length, in the
-    forward and in the backward. Results have the same bits for any number of threads, and in every
-    call on a GPU. Gradients flow to `q`, `k`, `v`, `sinks` and a float `bias`, also through `lse`.
+    backward does so in float16 too, and the forward keeps 22 bits of a share in float16. Memory
+    grows linearly with the length, in the forward and in the backward. Results have the same bits
+    for any number of threads, and in every call on a GPU. Gradients flow to `q`, `k`, `v`, `sinks`
+    and a float `bias`, also through `lse`.
 
     PyTorch operators compute the gradient of `bias`, second derivatives and everything with
     dropout, for some queries at a time: memory grows linearly there too. They have all scores in
