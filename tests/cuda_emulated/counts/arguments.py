@@ -17,11 +17,14 @@ MANY_CLASSES = 131072
 HEADS = 32
 KEY_HEADS = 8
 HEAD = 128
-SMALL_HEAD = 64
 GROUP = 128
 CODES_IN_A_BYTE = 2
 IGNORED = -100
 FEW_ROWS = 16
+MANY_EXPERTS = 8192
+SLICES = 2
+"""Of the rows, whose gradients of the weight are added up."""
+SLICE = 1024
 GROUPS = 4
 """Of rows."""
 INNER = 512
@@ -101,56 +104,6 @@ def halves(tensors: int, rows: int) -> Arguments:
     return tuple(pairs)
 
 
-def attention(size: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values of one sequence."""
-    q = new(1, HEADS // 8, length, size)
-    k, v = (new(1, KEY_HEADS // 8, length, size) for _ in range(2))
-    return q, k, v
-
-
-def attention_forward(size: int, length: int) -> Arguments:
-    """Causal attention."""
-    return *attention(size, length), None, None, -1, 0, size**-0.5, 0.0
-
-
-def in_dtype(make: Callable[[int], Arguments], dtype: torch.dtype, rows: int) -> Arguments:
-    """The same arguments, all floating ones in a dtype."""
-    return tuple(
-        a.to(dtype) if isinstance(a, Tensor) and a.is_floating_point() else a for a in make(rows)
-    )
-
-
-def marked_values(size: int, element_size: int, length: int) -> int:
-    """Bytes of the values, which are read before too, and of a mark for each."""
-    rows = KEY_HEADS // 8 * length
-    return rows * size * element_size + 2 * rows
-
-
-def attention_backward(size: int, length: int) -> Arguments:
-    """The gradients of causal attention."""
-    q, k, v = attention(size, length)
-    rows = wide(*q.shape[:-1])
-    options = -1, 0, size**-0.5, 0.0
-    grad, out = q.clone(), q.clone()
-    return grad, rows, q, k, v, None, None, out, rows.clone(), *options
-
-
-def attention_products(size: int, length: int) -> int:
-    """Bytes of the product of each query's gradient and result, written and read; `grad` again.
-
-    A key's gradient begins with these products of all queries, so a launch before reads `grad`.
-    """
-    queries = HEADS // 8 * length
-    return 2 * 4 * queries + 2 * queries * size
-
-
-def decoding(heads: int, size: int, keys: int) -> Arguments:
-    """One query of each head against a cache."""
-    k, v = (new(1, KEY_HEADS, keys, size) for _ in range(2))
-    length = torch.full((1,), keys)
-    return new(1, heads, 1, size), k, v, length, None, None, None, None, -1, size**-0.5, 0.0
-
-
 def floats(rows: int, features: int) -> Arguments:
     """Activations that are wider than the weight."""
     return wide(rows, WIDTH), new(features, WIDTH), None
@@ -180,9 +133,21 @@ def decoded(bytes_of_row: int, features: int) -> int:
     return features * (bytes_of_row + 4 * WIDTH)
 
 
-def routing(tokens: int) -> Arguments:
-    """8 of 128 experts."""
-    return new(tokens, 128), 8, None, False, 1, 1, 1, True, 1.0
+def routing(experts: int, tokens: int) -> Arguments:
+    """8 of so many experts."""
+    return new(tokens, experts), 8, None, False, 1, 1, 1, True, 1.0
+
+
+def sliced_losses(classes: int) -> Arguments:
+    """Losses of two slices of rows, from whose logits the gradient of a weight is summed."""
+    x, weight = (new(count, SLICE) for count in (SLICES * SLICE, classes))
+    target = torch.randint(classes, (SLICES * SLICE,))
+    return x, weight, target, None, None, IGNORED, 0.0, 0.0, 0.0, True, False, True, False
+
+
+def sums_of_slices(classes: int) -> int:
+    """Bytes of each slice's gradient and of the sum, which all but the first slice read too."""
+    return classes * SLICE * (SLICES * (2 + 4) + (SLICES - 1) * 4)
 
 
 def mixture(experts: int) -> Arguments:

@@ -22,18 +22,16 @@ from cuda_emulated.counts.arguments import (
     INNER,
     KEY_HEADS,
     MANY_CLASSES,
+    MANY_EXPERTS,
     OUTER,
-    SMALL_HEAD,
+    SLICE,
+    SLICES,
     WIDTH,
-    attention_backward,
-    attention_forward,
-    attention_products,
     between_layers,
     column_sums,
     decoded,
     decoded_blocks,
     decoded_groups,
-    decoding,
     elementwise,
     floats,
     grouped,
@@ -42,12 +40,10 @@ from cuda_emulated.counts.arguments import (
     grouped_blocks,
     grouped_blocks_backward,
     halves,
-    in_dtype,
     int4,
     int8,
     logits,
     many_rows,
-    marked_values,
     mixture,
     mixture_of_blocks,
     new,
@@ -58,9 +54,27 @@ from cuda_emulated.counts.arguments import (
     rounded,
     rounding,
     routing,
+    sliced_losses,
     stored_blocks,
+    sums_of_slices,
     wide,
 )
+from cuda_emulated.counts.attention_arguments import (
+    LARGE_HEAD,
+    SEQUENCES,
+    SMALL_HEAD,
+    attention_backward,
+    attention_forward,
+    attention_products,
+    attention_with_sinks,
+    decoding,
+    in_dtype,
+    marked_values,
+    packed_sequences,
+    packed_sequences_backward,
+    sink_sums,
+)
+from cuda_emulated.counts.launches import CACHE
 from fusewheel import ops
 from fusewheel.dispatch.operator import Arguments, Operator
 from fusewheel.ops.linear._blocks import FORMATS
@@ -82,9 +96,12 @@ class Case:
         full: the rows that are predicted.
         partials: bytes that one launch leaves for another, or that both must read; they count as
             needed.
-        products: whether the time of its multiplications is predicted too.
+        products: how many multiplications it does for each that is needed. Their time is predicted
+            too, unless it is 0.
         own: the least bytes of its kernels, where PyTorch multiplies what they write: that is not
             counted, and no time is predicted.
+        kernel: the only one whose launches are counted, as `own` says; empty for all of them.
+        cache: what the caches of a large GPU hold for each block, in bytes.
     """
 
     operator: str
@@ -93,8 +110,10 @@ class Case:
     counted: int
     full: int
     partials: Callable[[int], int] = lambda rows: 0
-    products: bool = False
+    products: float = 0
     own: Callable[[int], int] | None = None
+    kernel: str = ""
+    cache: int = CACHE
 
     @property
     def name(self) -> str:
@@ -124,7 +143,7 @@ class Case:
         if not self.products or self.declared.flops is None:
             return 0
         with FakeTensorMode():
-            return int(self.declared.flops(*self.make(rows)))
+            return round(self.products * int(self.declared.flops(*self.make(rows))))
 
 
 def _bytes(tensor: Tensor) -> int:
@@ -136,6 +155,8 @@ def _bytes(tensor: Tensor) -> int:
 
 
 ROWS = "8192 x 4096"
+CACHE_OF_TWO = 192 << 10
+"""Of two blocks a multiprocessor each has 194 KB of the second cache on an A100, or more."""
 
 
 def _cases() -> Iterator[Case]:
@@ -180,6 +201,9 @@ def _cases() -> Iterator[Case]:
         1,
         8192,
     )
+    what = f"sums of {SLICES} slices, 4096 x {SLICE}"
+    own = sliced_losses, 64, 4096
+    yield Case("linear_cross_entropy", what, *own, own=sums_of_slices, kernel="add_to_sum")
     yield Case("rope", "8192 x (32 + 8) x 128", rotated, 16, 8192)
     yield Case("rope_backward", "8192 x (32 + 8) x 128", rotated, 16, 8192)
     yield Case("rope_", "8192 x 32 x 128", rotated_in_place, 16, 8192)
@@ -188,25 +212,47 @@ def _cases() -> Iterator[Case]:
     for size in (HEAD, SMALL_HEAD):
         what = f"4 + 1 heads x 4096 x {size}"
         own = partial(attention_forward, size), 128, 4096
-        yield Case("attention", what, *own, products=True)
+        yield Case("attention", what, *own, products=1)
         own = partial(attention_backward, size), 128, 4096
         more = partial(attention_products, size)
-        yield Case("attention_backward", what, *own, more, products=True)
+        yield Case("attention_backward", what, *own, more, products=7 / 5)
         for heads in (HEADS, 2 * HEADS):
             what = f"{heads} + {KEY_HEADS} heads, 8192 keys of {size}"
             own = partial(decoding, heads, size), 1024, 8192
-            yield Case("attention_decode", what, *own, products=True)
-    for name, dtype in (("float16", torch.float16), ("float32", torch.float32)):
-        make = partial(in_dtype, partial(attention_forward, HEAD), dtype)
-        marks = partial(marked_values, HEAD, dtype.itemsize)
-        what = f"{name}, 4 + 1 heads x 4096 x {HEAD}"
-        yield Case("attention", what, make, 128, 4096, marks, products=True)
+            yield Case("attention_decode", what, *own, products=1)
+    for size in (HEAD, SMALL_HEAD):
+        make = partial(in_dtype, partial(attention_forward, size), torch.float16)
+        what = f"float16, 4 + 1 heads x 4096 x {size}"
+        yield Case("attention", what, make, 128, 4096, products=3 / 2)
+    for name, dtype, size in (
+        ("float16", torch.float16, LARGE_HEAD),
+        ("float32", torch.float32, HEAD),
+    ):
+        make = partial(in_dtype, partial(attention_forward, size), dtype)
+        marks = partial(marked_values, size, dtype.itemsize)
+        what = f"{name}, 4 + 1 heads x 4096 x {size}"
+        again = 3 / 2 if size == LARGE_HEAD else 1
+        yield Case("attention", what, make, 128, 4096, marks, products=again)
+    make = partial(in_dtype, partial(attention_backward, HEAD), torch.float32)
+    products = partial(attention_products, HEAD, element_size=4)
+    own = make, 128, 4096, products
+    yield Case("attention_backward", what, *own, products=8 / 5, cache=CACHE_OF_TWO)
+    sinks = partial(attention_with_sinks, HEAD)
+    what = f"sinks of 4 heads, 4096 x {HEAD}"
+    own = sinks, 256, 4096
+    yield Case("attention_backward", what, *own, own=sink_sums, kernel="sink_gradient")
+    what = f"{SEQUENCES} sequences, 4 + 1 heads x 4096 x {HEAD}"
+    make = partial(packed_sequences, HEAD)
+    # What is known without the bounds would be the products of a single sequence.
+    yield Case("attention_varlen", what, make, 512, 4096, products=1 / SEQUENCES)
+    own = partial(packed_sequences_backward, HEAD), 512, 4096, partial(attention_products, HEAD)
+    yield Case("attention_varlen_backward", what, *own, products=7 / 5 / SEQUENCES)
     for rows in (1, 16, 64):
         for operator, make in (("linear", floats), ("linear_int8", int8), ("linear_int4", int4)):
             if rows > FEW_ROWS and operator == "linear":
                 continue  # PyTorch's product
             what = f"{rows} x 4096 x 4096"
-            yield Case(operator, what, partial(make, rows), 64, 4096, products=True)
+            yield Case(operator, what, partial(make, rows), 64, 4096, products=1)
     of_row = {
         "linear_int8": WIDTH + 2,
         "linear_int4": WIDTH // CODES_IN_A_BYTE + 4 * WIDTH // GROUP,
@@ -225,7 +271,8 @@ def _cases() -> Iterator[Case]:
     ):
         own = partial(rounding, make), 32, 8192
         yield Case(operator, what, *own, own=partial(rounded, of_row[operator]))
-    yield Case("route", "8192 tokens, 8 of 128", routing, 64, 8192)
+    yield Case("route", "8192 tokens, 8 of 128", partial(routing, 128), 64, 8192)
+    yield Case("route", "8192 tokens, 8 of 8192", partial(routing, MANY_EXPERTS), 8, 8192)
     yield Case("experts", "8 tokens, 4 of 32, 1024 x 512", mixture, 8, 32, between_layers)
     groups = f"{GROUPS} groups, {INNER} x {OUTER}"
     for operator, make in (
@@ -233,15 +280,15 @@ def _cases() -> Iterator[Case]:
         ("grouped_linear_backward_x", grouped_backward_x),
         ("grouped_linear_backward_weight", grouped_backward_weight),
     ):
-        yield Case(operator, f"8192 rows, {groups}", make, 256, 8192, products=True)
+        yield Case(operator, f"8192 rows, {groups}", make, 256, 8192, products=1)
     for operator, make in (
         ("grouped_linear_blocks", grouped_blocks),
         ("grouped_linear_blocks_backward", grouped_blocks_backward),
     ):
         what = f"8192 rows, {groups}"
-        yield Case(operator, what, make, 256, 8192, decoded_groups, products=True)
+        yield Case(operator, what, make, 256, 8192, decoded_groups, products=1)
     for operator, make in (("grouped_linear", grouped), ("grouped_linear_blocks", grouped_blocks)):
-        yield Case(operator, f"8 rows, {groups}", make, 8, 8, products=True)
+        yield Case(operator, f"8 rows, {groups}", make, 8, 8, products=1)
     what = "8 tokens, 4 of 32, Q4_K, 1024 x 512"
     yield Case("experts", what, mixture_of_blocks, 8, 32, between_layers)
 

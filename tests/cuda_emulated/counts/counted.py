@@ -8,6 +8,7 @@ from functools import cache
 import torch
 from cuda_emulated.counts.cases import Case
 from cuda_emulated.counts.figures import Figures, figures
+from cuda_emulated.counts.kernels import at
 from cuda_emulated.counts.launches import Launch, launches
 from cuda_emulated.counts.predicted import Moved
 
@@ -34,5 +35,6 @@ def counted(case: Case) -> Counted:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         arguments = case.make(case.counted)
-    found = tuple(launches(lambda: case.declared.overload(*arguments)))
+    every = launches(lambda: case.declared.overload(*arguments), case.cache)
+    found = tuple(launch for launch in every if at(launch.kernel).startswith(case.kernel))
     return Counted(case, found, figures(found, case.minimum(case.counted)))

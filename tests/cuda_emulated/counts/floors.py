@@ -35,14 +35,20 @@ _BLOCKS = "A lane has three vectors of the weight on their way."
 
 FLOORS: dict[str, Floor] = {
     **{
-        f"{kernel}_tensor<__nv_bfloat16, {size}>": Floor(0.125, _RESULTS)
+        f"{kernel}_tensor<{dtype}, {size}>": Floor(0.125, _RESULTS)
         for size in (128, 64)
-        for kernel in ("attend", "gradients")
+        for kernel, dtype in (
+            ("attend", "__nv_bfloat16"),
+            ("attend", "__half"),
+            ("gradients", "__nv_bfloat16"),
+        )
     },
     **{
         f"attend<{dtype}, 2>": Floor(0.125, "The scores and sums of a tile stay in registers.")
         for dtype in ("__half", "float")
     },
+    "gradients<float, 2>": Floor(0.125, "The scores and sums of a tile stay in registers."),
+    "subtract<float>": Floor(0.375, "A slice of 32 columns of a whole tile is read at a time."),
     "subtract_tensor<__nv_bfloat16, 128>": Floor(0.25, _TILE),
     "subtract_tensor<__nv_bfloat16, 64>": Floor(20 / 48, _TILE),
     "attend_part<__nv_bfloat16, float, 4>": Floor(

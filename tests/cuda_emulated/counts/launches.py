@@ -19,6 +19,8 @@ VECTOR = 16
 WARP = 32
 SHARED = 227 << 10
 """Bytes that a block of an H100 or a B200 can have."""
+CACHE = 64 << 10
+"""Bytes that the caches of a large GPU hold for each of the blocks that it runs at a time."""
 
 
 @dataclass(frozen=True)
@@ -112,9 +114,16 @@ def watching() -> Iterator[None]:
         _library().fusewheel_emulation_watch(0)
 
 
-def launches(call: Callable[[], Any]) -> list[Launch]:
-    """What a call launches on a GPU with that shared memory; RuntimeError if there is a race."""
-    with watching(), patch.dict(os.environ, FUSEWHEEL_EMULATION_SHARED=str(SHARED)):
+def launches(call: Callable[[], Any], cache: int = CACHE) -> list[Launch]:
+    """What a call launches on a GPU with that shared memory; RuntimeError if there is a race.
+
+    `cache` is what its caches hold for each block, in bytes.
+    """
+    settings = {
+        "FUSEWHEEL_EMULATION_SHARED": str(SHARED),
+        "FUSEWHEEL_EMULATION_CACHE": str(cache),
+    }
+    with watching(), patch.dict(os.environ, settings):
         call()
         return parsed(_library().fusewheel_emulation_report())
 

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from cuda_emulated.counts.attention_arguments import SEQUENCES
 from cuda_emulated.counts.cases import CASES, PREDICTED
 from cuda_emulated.counts.counted import Counted, counted
-from cuda_emulated.counts.figures import LEAST, MOST, Figures, missed
+from cuda_emulated.counts.figures import LEAST, MOST, Figures, figures, missed
 from cuda_emulated.counts.floors import FLOORS, HALF
 from cuda_emulated.counts.predicted import COPY, GPUS, LAUNCH, PRODUCTS, seconds, share, write
 from cuda_emulated.counts.resources import PROCESSORS, launched, occupancy, stored
@@ -51,14 +52,17 @@ warp make together are one instruction, as on a GPU.
 MEANINGS = {
     "bytes": "Bytes that move between the GPU and its memory, divided by the bytes of all "
     "arguments and results. What is read again counts once if caches still hold it: a warp may "
-    "fetch its part of 64 KB a block in between. A block has 227 KB of shared memory, as on an "
-    "H100; where it has less, `cross_entropy` reads a part of a long row again. The partial sums "
-    "of a norm's gradient count as needed. So does what the two launches of `attention_backward` "
+    "fetch its part of 64 KB a block in between. (192 KB for the gradients of attention in "
+    "float32: a multiprocessor runs two of their blocks, for each of which an A100 has 194 KB of "
+    "its second cache, and the others have as much or more.) A block has 227 KB of shared memory, "
+    "as on an H100; where it has less, `cross_entropy` reads a part of a long row again. The "
+    "partial sums of a norm's gradient count as needed. So does what the two launches of "
+    "`attention_backward` "
     "share: a key's gradient begins with the product of every query's gradient and result, which "
     "a launch before computes; both launches read `grad`. (At the full shape these are 4 MB, which "
     "the second cache of each of these GPUs holds from one launch to the next.) With many rows "
     "`grouped_linear_blocks` decodes the weights to float32 for its product: these numbers count "
-    "as needed too, written and read. So do the values of `attention` in float16 and float32, "
+    "as needed too, written and read. So do the values of `attention` by ordinary instructions, "
     "which it reads before to mark those that are not finite.",
     "sectors": "Pieces of 32 bytes that the instructions touch, divided by the pieces that would "
     "hold the bytes that they ask for. It is 1 if neighbouring lanes read neighbouring bytes.",
@@ -81,14 +85,28 @@ accesses that byte only after a barrier, and another block of the launch does no
 results do not depend on the order of blocks, nor on which of them run side by side. A test checks
 that no kernel has atomics or waits for another block. No kernel reads shared memory that its block
 has not written. Every operator is checked with all the float32 samples of its tests, and those that
-have kernels for tensor cores with the bfloat16 ones too; other dtypes are not checked.
+have kernels for tensor cores with the bfloat16 ones too, attention with those in float16 as well.
 
 `decoding` is what happens to a weight before PyTorch multiplies it with many rows, and `rounding`
-what happens to activations that are rounded to 8 bits: what the product moves is not counted. Nor
-are the gradients of attention by ordinary instructions, packing the tasks of `attention_varlen`,
-the gradient of attention's sinks, `route` with thousands of experts, and the sum of slices in
-`linear_cross_entropy`: those kernels are checked for races.
+what happens to activations that are rounded to 8 bits: what the product moves is not counted. In
+the rows `sums of 2 slices` and `sinks of 4 heads` one kernel is counted alone: the one that adds up
+the gradients of a weight, or of the sinks.
 """
+
+
+def packing() -> str:
+    """Why its kernel has no row of its own."""
+    case = next(case for case in CASES if case.operator == "attention_varlen")
+    launch = counted(case).launches[0]
+    alone = figures([launch], launch.moved)
+    whole = counted(case).moved.bytes
+    return f"""
+`attention_varlen` first counts the tiles of its {SEQUENCES} sequences: a kernel of one block moves
+{launch.moved} of the {whole:,} bytes of the whole row. By itself it would pass no gate of `lanes`
+({alone.lanes:.0%}) or `wide` ({alone.wide:.0%}), since {SEQUENCES} sequences have not more than
+{SEQUENCES + 1} bounds. Its time is that of a launch, which is in the predicted time of the row.
+"""
+
 
 PREDICTION = f"""
 ## Predicted times
@@ -96,11 +114,13 @@ PREDICTION = f"""
 **A prediction that nobody has measured.** It takes the bandwidth and the rates of products that are
 published for each GPU, and three assumptions: a copy reaches {COPY:.0%} of the bandwidth,
 products reach {PRODUCTS:.0%} of the rate, and a launch costs {LAUNCH * 1e6:.0f} microseconds beside
-its work. `attention` and its backward in bfloat16, `attention_decode` with 8 heads to a cache, and
-`linear_int4` and `linear_int8` of 16 and 64 rows, use tensor cores, the others float32.
-A case takes the time of its bytes or of its products, whichever is longer. Left out: too few
-threads to hide the latency of memory, the speed of caches, pauses between launches, and the scores
-that the backward of attention computes twice (7 products for 5). So a GPU may be slower than this.
+its work. `attention` and `attention_varlen` in half types with heads of 64 and 128, and their
+backward, `attention_decode` with 8 heads to a cache, and `linear_int4` and `linear_int8` of 16 and
+64 rows, use tensor cores, the others float32.
+A case takes the time of its bytes or of its products, whichever is longer. What attention computes
+again counts: the backward 7 products for 5 (8 by ordinary instructions), the forward 3 for 2 in
+float16. Left out: too few threads to hide the latency of memory, the speed of caches, and pauses
+between launches. So a GPU may be slower than this.
 
 **The first cache may take the time of `linear`, `linear_int8` and `linear_int4` with few rows.** A
 warp reads all of x for every two columns of the result, and the first cache answers: `again` says
@@ -193,7 +213,7 @@ def page() -> str:
     names = [gpu.name for gpu in GPUS]
     lines = [INTRODUCTION, "| figure | what it is | gate |", "|---|---|---|"]
     lines += (f"| {name} | {MEANINGS[name]} | {gate(name)} |" for name in Figures._fields)
-    lines += [GATES, *table(["case", *Figures._fields], map(figures_of, found))]
+    lines += [GATES + packing(), *table(["case", *Figures._fields], map(figures_of, found))]
     lines += [PREDICTION, *table(["case", "MB", "launches", *names], map(prediction_of, predicted))]
     columns = ["kernel", "threads", *map(of, PROCESSORS), "spilled"]
     lines += [RESOURCES, *table(columns, resources()), FEWER]
