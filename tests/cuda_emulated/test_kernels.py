@@ -12,7 +12,7 @@ from nightly import NIGHTLY
 from .conftest import SANITIZE, Build, run
 
 PROGRAMS = {
-    "attention.cpp": ("attention/attention", "attention/attention_backward"),
+    "attention.cpp": ("attention/attention", "attention/attention_backward", "attention/packing"),
     "attention_decode.cpp": ("attention/attention_decode",),
     "kernels.cpp": (
         "attention/merge_attention",
