@@ -251,7 +251,7 @@ void launch_gradients_of(const char* op, const AttentionBackwardArgs& args,
   // Tensor cores have most heads of half types.
   for_groups<A, sizeof(T) == 2>(widest, [&](auto groups) {
     constexpr int kGroups = decltype(groups)::value;
-    const auto divide = [&](int64_t heads, int64_t rows, int64_t size, const Packed& sequences) {
+    const auto divide = [&](int64_t heads, int64_t rows, int64_t size, const PackedSequences& sequences) {
       return Division(shape.batch, heads, rows, size, kResultColumns<A, kGroups>, sequences);
     };
     const Divisions of{divide(shape.kv_heads, shape.keys, shape.size, packed.keys),

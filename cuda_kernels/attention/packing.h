@@ -7,7 +7,7 @@ namespace fusewheel {
 
 // Sequences that are packed together, as a kernel before has read them. Without any, each of the
 // batch is one.
-struct Packed {
+struct PackedSequences {
   int64_t count = 0;
   const Sequence* sequences = nullptr;
   const int64_t* tiles = nullptr;  // [count + 1]: tiles of rows of all sequences before
@@ -15,8 +15,8 @@ struct Packed {
 };
 
 struct PackedRows {
-  Packed queries;
-  Packed keys;
+  PackedSequences queries;
+  PackedSequences keys;
 };
 
 // Reads them on the device: the processor waits for nothing.

@@ -17,10 +17,10 @@ struct Division {
   int64_t parts;  // of the columns
   int64_t tiles;  // of the rows of all heads; where sequences are packed there may be fewer
   int64_t tasks;
-  Packed packed;
+  PackedSequences packed;
 
   Division(int64_t batch, int64_t heads, int64_t rows, int64_t size, int64_t columns,
-           const Packed& packed = {})
+           const PackedSequences& packed = {})
       : heads(heads),
         parts(size > columns ? (size + columns - 1) / columns : 1),
         tiles(rows / kTile + (packed.count > 0 ? packed.count : rows % kTile > 0)),
@@ -52,7 +52,7 @@ struct Task {
   }
 
  private:
-  __device__ void find(const Packed& packed, int64_t tile) {
+  __device__ void find(const PackedSequences& packed, int64_t tile) {
     exists = tile < packed.tiles[packed.count];
     if (!exists) {
       return;
