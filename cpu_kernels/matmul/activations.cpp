@@ -62,7 +62,7 @@ void turn_rows(const TurnArgs& args, int64_t begin, int64_t end) {
           line[i] = from[(row + i) * args.stride + column + j];
         }
         for (int64_t i = height; i < whole; ++i) {
-          line[i] = 0;
+          line[i] = uint16_t{};
         }
       }
     }

@@ -143,6 +143,15 @@ def test_the_ways_to_many_elements():
     assert list(huge._ways(case)) == [((0, 0),), ((1, 1),)]
     (case,) = doctor.cases_of(doctor.subject_of(aten.dot.default), [(make(4), make(4))])
     assert list(huge._ways(case)) == [((0, 0), (1, 0))]
+
+    def shorter(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if len(y) > len(x):
+            raise ValueError("y must not be longer than x")
+        return x.sum() + y.sum()
+
+    # y grows only with x, which grows by itself.
+    (case,) = doctor.cases_of(doctor.subject_of(shorter), [(make(4), make(4))])
+    assert list(huge._ways(case)) == [((0, 0),)]
     (case,) = doctor.cases_of(doctor.subject_of(torch.diag_embed), [(make(4, 4),)])
     times = huge._times(case, ((0, 0), (0, 1)))  # 64 elements, which grow by times ** 3
     assert 64 * (times - 2) ** 3 <= 2**31 < 64 * (times - 1) ** 3

@@ -49,8 +49,7 @@ def _saved(case: Case) -> None:
     buffer = io.BytesIO()
     with quiet():
         torch.export.save(program, buffer)
-        buffer.seek(0)
-        again = torch.export.load(buffer)
+        again = torch.export.load(io.BytesIO(buffer.getvalue()))
     same(_run(again, case), case.results(), traps.COMPILED_VALUES)
 
 
