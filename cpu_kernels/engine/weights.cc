@@ -1,5 +1,6 @@
-// Looks at the weights of a program, which a model has by the hundred: after a token they have driven each
-// other's descriptions out of the processor's caches, so to look takes longer than to compare.
+// Checks the weights of a program before each call. A model has hundreds of them, and reading their values
+// drives the tensors that describe them out of the processor's caches. So fetching these takes most of the
+// time, and is begun some weights ahead.
 
 #include <cstring>
 

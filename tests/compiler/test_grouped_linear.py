@@ -12,6 +12,10 @@ from oracle import assert_program_as_good_as_eager
 
 Tensor = torch.Tensor
 ENDS = torch.tensor([4, 4, 12], dtype=torch.int32)
+HAS_GROUPED_MM = pytest.mark.skipif(
+    not hasattr(torch.nn.functional, "grouped_mm"),
+    reason="this torch has no torch.nn.functional.grouped_mm, so no model can call it",
+)
 
 
 def operands(transposed: bool) -> tuple[Tensor, Tensor]:
@@ -33,7 +37,7 @@ def test_that_of_transformers(compare: Any, transposed: bool) -> None:
     assert report.counts() == {"grouped_linear": 1}, report
 
 
-@pytest.mark.skipif(not hasattr(torch.nn.functional, "grouped_mm"), reason="an older torch")
+@HAS_GROUPED_MM
 def test_that_of_torch(compare: Any) -> None:
     def product(x: Tensor, weight: Tensor) -> Tensor:
         return torch.nn.functional.grouped_mm(x, weight.transpose(-2, -1), offs=ENDS)
@@ -47,7 +51,7 @@ def test_that_of_torch(compare: Any) -> None:
     assert report.counts() == {"grouped_linear": 1}, report
 
 
-@pytest.mark.skipif(not hasattr(torch.nn.functional, "grouped_mm"), reason="an older torch")
+@HAS_GROUPED_MM
 def test_groups_of_columns_are_left_alone(compare: Any) -> None:
     def product(x: Tensor, weight: Tensor) -> Tensor:
         return torch.nn.functional.grouped_mm(x, weight, offs=8 * ENDS // 3)
@@ -59,7 +63,7 @@ def test_groups_of_columns_are_left_alone(compare: Any) -> None:
     assert "dimensions" in str(report.refusals), report
 
 
-@pytest.mark.skipif(not hasattr(torch.nn.functional, "grouped_mm"), reason="an older torch")
+@HAS_GROUPED_MM
 def test_groups_of_equal_size_are_left_alone(compare: Any) -> None:
     def product(x: Tensor, weight: Tensor) -> Tensor:
         return torch.nn.functional.grouped_mm(x, weight)

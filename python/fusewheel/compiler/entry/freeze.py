@@ -28,7 +28,7 @@ from fusewheel.compiler.entry.equal_layers import EqualLayers
 # The calls in which a model is usually compiled: `generate` compiles the first two.
 _COMPILING = 2
 
-# Seconds. A pass over a model takes as long as a tenth of a token: all that it reads has left the
+# Seconds. A pass over a model takes a good part of a token's time: all that it reads has left the
 # processor's caches.
 _FRESH = 0.25
 
