@@ -62,8 +62,6 @@ def call_of(node: Node) -> Call | None:
     target = node.target
     if isinstance(target, OpOverloadPacket) and target.overloads() == ["default"]:
         target = target.default
-    if isinstance(target, OpOverload) and step_letters(target) is not None:
-        return _by_schema(node, target)
     found = view(node)
     call = None
     if found is not None and not found.inplace and found.op in _CANONICAL:
@@ -78,9 +76,11 @@ def call_of(node: Node) -> Call | None:
         name = str(target) if node.op == "call_method" else _UNARY_FUNCTIONS.get(target)
         if name in _UNARY:
             call = Call(_UNARY[name], node.args)
-    if call is None or step_letters(call.operator) is None:
-        return None
-    return call
+    if call is not None and step_letters(call.operator) is not None:
+        return call
+    if isinstance(target, OpOverload) and step_letters(target) is not None:
+        return _by_schema(node, target)
+    return None
 
 
 def _by_schema(node: Node, overload: OpOverload) -> Call | None:
