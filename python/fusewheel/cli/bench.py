@@ -118,7 +118,11 @@ def _call(function: Callable[..., Any], given: tuple[Any, ...]) -> Callable[[], 
 @click.option("--dtype", type=click.Choice(DTYPES), default="float32", show_default=True)
 @click.option("--threads", type=click.IntRange(1), help="PyTorch's threads (default: its own).")
 @click.option(
-    "--seconds", type=click.FloatRange(0), default=1.0, show_default=True, help="For each operator."
+    "--seconds",
+    type=click.FloatRange(0),
+    default=1.0,
+    show_default=True,
+    help="Seconds for each operator.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def bench(

@@ -27,21 +27,29 @@ Ctrl-C ends an answer that is too long."""
 
 @click.command(short_help="Talk with a language model in the terminal.")
 @click.argument("model", metavar="MODEL")
-@click.option("--system", metavar="TEXT", help="What the model is told before all else.")
+@click.option(
+    "--system", metavar="TEXT", help="The system prompt: instructions before the conversation."
+)
 @click.option(
     "--temperature",
     type=click.FloatRange(0),
     default=0.7,
     show_default=True,
-    help="0 takes the likeliest word, the same in each run.",
+    help="How random the words are; 0 always takes the likeliest word.",
 )
-@click.option("--seed", type=int, help="Draw the same words again.")
+@click.option("--seed", type=int, help="Make the random choices the same in each run.")
 @click.option(
-    "--max-tokens", type=click.IntRange(1), default=512, show_default=True, help="Of an answer."
+    "--max-tokens",
+    type=click.IntRange(1),
+    default=512,
+    show_default=True,
+    help="The most tokens of an answer.",
 )
 @click.option("--quantize", type=click.Choice(["int4", "int8"]), help="Make the weights smaller.")
 @click.option(
-    "--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="Of the model."
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="The dtype of the activations.",
 )
 @click.option("--threads", type=click.IntRange(1), help="PyTorch's threads (default: its own).")
 @click.option(
@@ -49,10 +57,12 @@ Ctrl-C ends an answer that is too long."""
     "compiled",
     default=True,
     show_default=True,
-    help="Compiled answers are faster, and the first two take some seconds longer.",
+    help="Compiled answers come faster, but the first two take some seconds longer.",
 )
 @click.option(
-    "--int8-cache", is_flag=True, help="Keep what was said in a quarter of the memory; uncompiled."
+    "--int8-cache",
+    is_flag=True,
+    help="Keep keys and values in int8, a quarter of the memory; uncompiled.",
 )
 @click.option("--stats/--no-stats", default=False, help="Show tokens per second after an answer.")
 def chat(

@@ -114,9 +114,9 @@ def collect() -> Info:
     )
 
 
-@click.command(short_help="What a report of a bug needs: versions, processor, kernels.")
+@click.command(short_help="Show versions, processor and kernels, for a bug report.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(as_json: bool = False) -> None:
-    """Versions, processor, kernel libraries, operators: what a report of a bug needs."""
+    """Show versions, processor, kernel libraries and operators, for a bug report."""
     found = collect()
     show(found, as_json, COLOURS)

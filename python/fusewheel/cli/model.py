@@ -20,24 +20,26 @@ COLOURS = {r"^replaced(?= )": "green", r"^(kept|left|break)(?= )": "yellow"}
 """Of the first column of what `explain` prints."""
 
 
-@click.command(short_help="Say what the compiler replaces in a model, and why not the rest.")
+@click.command(short_help="Show what the compiler replaces in a model, and why not the rest.")
 @click.argument("model", metavar="MODEL")
-@click.option("--layers", type=click.IntRange(1), help="Cut the model to so many layers.")
+@click.option("--layers", type=click.IntRange(1), help="Keep only this number of layers.")
 @click.option(
     "--tokens", type=click.IntRange(1), default=64, show_default=True, help="Length of the prompt."
 )
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="float32")
-@click.option("--train", is_flag=True, help="A training step's graph, not that of inference.")
+@click.option(
+    "--train", is_flag=True, help="Show the graph of a training step instead of inference."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(
     model: str, layers: int | None, tokens: int, dtype: str, train: bool, as_json: bool
 ) -> None:
-    """Say what the compiler replaces in a model, and why not the rest.
+    """Show what the compiler replaces in a model, and why not the rest.
 
     MODEL is MODULE:FUNCTION, where FUNCTION() gives one tuple: the model, then each of its
     arguments, as in (model, x, y). Or MODEL is a folder with the config.json of a language model of
-    transformers, or the name of one. Of a config.json, weights are random: they do not change what
-    is replaced.
+    transformers, or the name of one. Such a model gets random weights, which do not change what is
+    replaced.
     """
     with as_usage_errors(), working(f"loading {model}"):
         import torch
@@ -67,7 +69,7 @@ def explain(
     help="In features that share a scale.",
 )
 @click.option("--dynamic", is_flag=True, help="Round activations to int8 too.")
-@click.option("--force", is_flag=True, help="Write into OUT if it is there already.")
+@click.option("--force", is_flag=True, help="Write into OUT even if it is not empty.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def quantize(
     source: str,
