@@ -102,6 +102,13 @@ def main() -> None:
         with torch.no_grad():
             torch.testing.assert_close(fused(x), Net()(x))
 
+    # The doctor says what it cannot try.
+    (outcome,) = fusewheel.doctor.check(
+        torch.ops.aten.sin.default, [torch.ones(3, 4)], columns=["dispatch mode"], isolate=False
+    ).outcomes
+    assert outcome.status is fusewheel.doctor.Status.NOT_APPLICABLE, outcome
+    assert outcome.reason == "this torch has no modes with __torch_dispatch__"
+
     print(json.dumps(sorted(HIDDEN.asked)))
 
 

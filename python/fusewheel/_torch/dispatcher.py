@@ -78,10 +78,9 @@ _saving_mode: Any = find(
 if TYPE_CHECKING:
     from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 else:
+    # `object` where this torch has none; nothing else can stand in for what the dispatcher calls.
     TorchDispatchMode = find(
-        "torch.utils._python_dispatch.TorchDispatchMode",
-        "watch the calls of an operator",
-        contextlib.nullcontext,
+        "torch.utils._python_dispatch.TorchDispatchMode", "watch the calls of an operator", object
     )
 
 

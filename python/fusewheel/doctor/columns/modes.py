@@ -94,6 +94,7 @@ class _Recording(TorchDispatchMode):
 
 def _mode(case: Case) -> None:
     applies(not case.subject.random, "random")
+    applies(TorchDispatchMode is not object, "this torch has no modes with __torch_dispatch__")
     leaves = case.leaves()  # outside of the mode, which would record how they are made
     with _Recording() as mode, quiet():
         got = case.function(*leaves)
