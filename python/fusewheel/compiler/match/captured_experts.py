@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch.fx import Graph, Node
 
 from fusewheel.compiler.ir.source import Line, frames_of
@@ -10,27 +11,27 @@ from fusewheel.compiler.match.report import Recorder
 
 FUNCTION = "captured_experts"
 """The function of `fusewheel.transformers` that is captured, as stack traces name it."""
-_WHOLE = "fusewheel::experts"
+_WHOLE = "experts"
 # A block of experts in several operators has two of these: before and after its activation.
-_PRODUCTS = "fusewheel::grouped_linear", "fusewheel::grouped_linear_blocks"
+_PRODUCTS = "grouped_linear", "grouped_linear_blocks"
 
 
 def note_captured_experts(graph: Graph, recorder: Recorder) -> None:
     """Notes each block of experts in a graph that is there in place of the loop."""
-    found: dict[str, list[Line]] = {_WHOLE: [], **{name: [] for name in _PRODUCTS}}
-    for node in graph.nodes:
-        name = _operator(node)
-        if name in found and (line := _caller(node)) is not None:
-            found[name].append(line)
-    for name, lines in found.items():
-        for line in lines[:: 1 if name == _WHOLE else 2]:
-            recorder.replaced(EXPERTS, name, line, None)
+    for name in (_WHOLE, *_PRODUCTS):
+        found = [line for node in _calls(graph, name) if (line := _caller(node)) is not None]
+        for line in found[:: 1 if name == _WHOLE else 2]:
+            recorder.replaced(EXPERTS, f"fusewheel::{name}", line, None)
 
 
-def _operator(node: Node) -> str:
-    """The qualified name of the operator that a node calls."""
-    packet = getattr(node.target, "overloadpacket", node.target)
-    return str(packet).replace(".", "::")
+def _calls(graph: Graph, name: str) -> list[Node]:
+    """The calls of an operator in a graph, by itself or by its overload."""
+    operator = getattr(torch.ops.fusewheel, name)
+    return sorted(
+        node
+        for target in (operator, operator.default)
+        for node in graph.find_nodes(op="call_function", target=target)
+    )
 
 
 def _caller(node: Node) -> Line | None:
