@@ -22,9 +22,9 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # What is chosen is the same on every machine.
     for name, value in zip(rates.VARIABLES, rates.SHARED, strict=True):
         monkeypatch.setenv(name, str(value))
-    torch._dynamo.reset()
+    torch.compiler.reset()
     torch.manual_seed(0)
     # Entries on disk may stem from operators that have been changed since.
     with torch.compiler.config.patch(cache_key_tag=uuid.uuid4().hex):
         yield
-    torch._dynamo.reset()
+    torch.compiler.reset()

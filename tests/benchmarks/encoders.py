@@ -31,7 +31,7 @@ def cells(options: argparse.Namespace) -> Iterator[Cell]:
     for threads in options.threads:
         torch.set_num_threads(threads)
         for name in options.models:
-            torch._dynamo.reset()
+            torch.compiler.reset()
             calls = competitors(SHAPES[name], batch(), threads, options.modes)
             yield from judge(name, measure(calls, options.seconds))
 

@@ -52,7 +52,7 @@ def _of_operator(operator: Operator, dtype: str, roof: float, seconds: float) ->
     make = Make(getattr(torch, dtype), requires_grad=True)
     assert operator.benchmarks is not None
     for case, arguments in operator.benchmarks(make):
-        torch._dynamo.reset()
+        torch.compiler.reset()
         own, other = sides(operator)
         functions: dict[str, Callable[..., Any]] = {
             "fusewheel": own,

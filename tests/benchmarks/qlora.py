@@ -40,7 +40,7 @@ def cells(options: argparse.Namespace) -> Iterator[Cell]:
         torch.set_num_threads(threads)
         for dtype in options.dtypes:
             for case in options.cases:
-                torch._dynamo.reset()
+                torch.compiler.reset()
                 calls = competitors(case, shape, getattr(torch, dtype), options.modes)
                 yield from judge(case, dtype, measure(calls, options.seconds))
 

@@ -59,7 +59,7 @@ def _of_operator(operator: Operator, dtype: str, seconds: float) -> Iterator[Cel
         if max(a.numel() for a in arguments if isinstance(a, Tensor)) > MOST:
             continue
         copies = [tuple(map(_copied, arguments)) for _ in range(COPIES)]
-        torch._dynamo.reset()
+        torch.compiler.reset()
         for backward in (False, True):
             times = measure(_competitors(operator, copies, backward), seconds)
             yield Cell(

@@ -49,9 +49,9 @@ SIZES = Sizes(prompt=6, steps=3, batch=(2, 5))
 @pytest.fixture(autouse=True)
 def _put_back():
     threads = torch.get_num_threads()
-    torch._dynamo.reset()
+    torch.compiler.reset()
     yield
-    torch._dynamo.reset()
+    torch.compiler.reset()
     torch.set_num_threads(threads)
 
 
@@ -68,7 +68,7 @@ def without_generator(monkeypatch, mode):
 @NIGHTLY
 def test_the_cases_of_a_compiled_model_are_those_of_eager(monkeypatch):
     without_generator(monkeypatch, FUSEWHEEL)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     counters.clear()
     eager, compiled = worker(EAGER), worker(FUSEWHEEL)
     torch.testing.assert_close(compiled._prefill(), eager._prefill())
@@ -196,7 +196,7 @@ def test_a_model_that_calls_operators_learns_as_eager_does():
 @pytest.mark.parametrize("mode", [OPERATORS, UNCOMPILED])
 def test_less_is_kept_for_the_backward_than_in_eager(mode, dtype):
     """In bytes, of the tensors that autograd saves in a step, views of one memory counted once."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     sizes = Sizes(batch=(4, 64))  # with few tokens, the gradients that a loss keeps weigh more
     own, eager = (
         kept_bytes(Spec(name, dtype, 1, None, TINY, sizes).open()) for name in (mode, EAGER)

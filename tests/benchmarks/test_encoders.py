@@ -19,9 +19,9 @@ TINY = SHAPES["MiniLM-L6"] | {
 
 @pytest.fixture(autouse=True)
 def _forget():
-    torch._dynamo.reset()
+    torch.compiler.reset()
     yield
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 @NIGHTLY

@@ -57,7 +57,7 @@ def test_times_are_those_of_one_of_several(options, monkeypatch):
 
 def test_nothing_becomes_an_operator_that_is_not_one(options, monkeypatch):
     monkeypatch.setattr(rewrites, "COPIES", 2)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     from torch._dynamo.utils import counters
 
     counters.clear()

@@ -18,9 +18,9 @@ from oracle import assert_program_as_good_as_eager, tensors_of, to_dtype
 
 @pytest.fixture(autouse=True)
 def _forget():
-    torch._dynamo.reset()
+    torch.compiler.reset()
     yield
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 @pytest.mark.parametrize(

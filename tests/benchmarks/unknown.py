@@ -31,7 +31,7 @@ def cells(options: argparse.Namespace) -> Iterator[Cell]:
         torch.set_num_threads(threads)
         for name in options.models:
             for direction in options.directions:
-                torch._dynamo.reset()
+                torch.compiler.reset()
                 torch.manual_seed(0)
                 model, x = MODELS[name]()
                 model.train(direction != "fwd")

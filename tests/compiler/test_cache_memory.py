@@ -16,7 +16,7 @@ INNER = pytest.mark.parametrize("inner", ["none", "engine"])
 
 
 def compiled(function: Callable[..., Any], inner: str) -> Callable[..., Any]:
-    torch._dynamo.reset()
+    torch.compiler.reset()
     counters.clear()
     return torch.compile(function, backend="fusewheel", options={"inner": inner}, dynamic=True)
 

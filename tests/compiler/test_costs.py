@@ -48,7 +48,7 @@ def captured(
         graphs.append(gm)
         return gm.forward
 
-    torch._dynamo.reset()
+    torch.compiler.reset()
     torch.compile(function, backend=backend, **settings)(*inputs)
     (graph,) = graphs
     return graph

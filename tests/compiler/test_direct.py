@@ -28,7 +28,7 @@ INNER = [{"inner": "engine"}, {"inner": "none"}]
 
 def frozen(model: Any, options: Any = INNER[0]) -> Any:
     twin = copy.deepcopy(model)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     counters.clear()
     return fusewheel.freeze(twin, options=options)
 

@@ -52,7 +52,7 @@ def work(rank: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=PROCESSES)
     found: Steps = {}
     for name, way in WAYS.items():
-        torch._dynamo.reset()
+        torch.compiler.reset()
         counters.clear()
         gradients = way(small_model(layers=LAYERS), _batch()[rank])
         counts = counters["fusewheel"] | {"graphs": counters["aot_autograd"]["total"]}

@@ -47,9 +47,9 @@ def compare(function: Any, *inputs: Any, dynamic: bool | None = None) -> Engine:
     """Runs a function in both ways; every bit of what comes out is the same."""
     engine = Engine()
     with torch.no_grad():
-        torch._dynamo.reset()
+        torch.compiler.reset()
         expected = torch.compile(function, backend=Engine("none"), dynamic=dynamic)(*inputs)
-        torch._dynamo.reset()
+        torch.compiler.reset()
         got = torch.compile(function, backend=engine, dynamic=dynamic)(*inputs)
     same(got, expected)
     return engine
@@ -99,7 +99,7 @@ def test_writes_end_a_program() -> None:
 
     results = []
     for backend in (Engine("none"), engine := Engine()):
-        torch._dynamo.reset()
+        torch.compiler.reset()
         x, state = torch.ones(3, 4), torch.arange(12.0).view(3, 4)
         with torch.no_grad():
             results.append([*torch.compile(function, backend=backend)(x, state), state])
@@ -280,7 +280,7 @@ def test_the_memory_of_results_is_known() -> None:
 def test_training_and_autocast_have_no_programs() -> None:
     layer = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.SiLU(), torch.nn.Linear(4, 4))
     for training in (True, False):
-        torch._dynamo.reset()
+        torch.compiler.reset()
         engine = Engine()
         with (
             torch.set_grad_enabled(training),
@@ -305,7 +305,7 @@ def test_the_backend_chooses_programs_where_they_pay(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(dynamo, "_chosen", lambda gm: "none")
     for length, gradient, programs in ((40, False, 1), (20, False, 0), (40, True, 0)):
-        torch._dynamo.reset()
+        torch.compiler.reset()
         engine = Engine(None)
         x = torch.randn(3, 4, requires_grad=gradient)
         y = torch.compile(chain(length), backend=engine)(x)

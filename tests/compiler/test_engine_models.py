@@ -39,7 +39,7 @@ def test_prompt_and_tokens(name: str, dtype: torch.dtype) -> None:
     model, ids = build(name, dtype, num_hidden_layers=1).eval(), tokens(12)
     results, engine = [], Engine()
     for backend in (Engine("none"), engine):
-        torch._dynamo.reset()
+        torch.compiler.reset()
         call = torch.compile(model, backend=backend)
         results.append(continued(model, call, ids, DynamicCache()))
     same(results[1], results[0])
@@ -52,7 +52,7 @@ def test_the_tokens_of_generate() -> None:
     model, ids = build("Llama", num_hidden_layers=1).eval(), tokens(9)
     options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
     expected = model.generate(ids, **options)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     engine = Engine()
     model.forward = torch.compile(model.forward, backend=engine)
     assert torch.equal(model.generate(ids, **options), expected)
@@ -69,7 +69,7 @@ def test_padding_and_a_static_cache() -> None:
     mask[0, :3] = 0
     results = []
     for backend in (Engine("none"), Engine()):
-        torch._dynamo.reset()
+        torch.compiler.reset()
         call = torch.compile(model, backend=backend)
         with torch.no_grad():
             padded = call(input_ids=ids, attention_mask=mask).logits
@@ -87,7 +87,7 @@ def test_quantized(bits: str) -> None:
     fusewheel.quantize_(model, bits)
     results = []
     for backend in (Engine("none"), engine := Engine()):
-        torch._dynamo.reset()
+        torch.compiler.reset()
         call = torch.compile(model, backend=backend)
         results.append(continued(model, call, ids, DynamicCache()))
     same(results[1], results[0])

@@ -41,7 +41,7 @@ def captured(model: Any, *, freeze: bool) -> tuple[torch.Tensor, int, int]:
         fusewheel.freeze(twin, options={"inner": "none"})
     else:
         twin.compile(backend="fusewheel", options={"inner": "none"})
-    torch._dynamo.reset()
+    torch.compiler.reset()
     counters.clear()
     text = twin.generate(ids, max_new_tokens=6, **OPTIONS)
     assert counters["fusewheel"]["append"] == 2 * LAYERS * counters["stats"]["unique_graphs"]
@@ -127,7 +127,7 @@ def test_a_number_that_differs_between_layers() -> None:
     """Dynamo would make an input of it, which is none of the call that it repeats."""
     scaled = repeated(lambda layer, x: x * layer.scale)
     x = torch.randn(3)
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
     @torch.compile(backend="eager", fullgraph=True)
     def twice(one: Any, other: Any, x: torch.Tensor) -> torch.Tensor:
@@ -142,7 +142,7 @@ def test_a_number_that_differs_between_layers() -> None:
 @traced
 def test_a_number_that_differs_between_models() -> None:
     ids = tokens(5, 1)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     for epsilon in (1e-6, 1e-2):
         model = build("Llama", num_hidden_layers=2, rms_norm_eps=epsilon)
         with torch.no_grad():

@@ -137,13 +137,13 @@ def _kept_lines() -> set[str]:
 
 
 def test_the_lines_go_with_the_compiled_function() -> None:
-    torch._dynamo.reset()
+    torch.compiler.reset()
     before = _kept_lines()
     call = torch.compile(swiglu, backend="fusewheel", options={"inner": "none"})
     for size in (2, 3):  # the second graph is for any size
         call(torch.ones(size), torch.ones(size))
     assert len(_kept_lines() - before) == 2
-    torch._dynamo.reset()
+    torch.compiler.reset()
     assert _kept_lines() <= before
 
 

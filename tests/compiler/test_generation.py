@@ -16,7 +16,7 @@ assert fusewheel
 
 def _generate(model: Any, prompts: list[torch.Tensor], cache: str, **settings: Any) -> list[Any]:
     """The prompts and what follows; with settings the forward is compiled."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     counters.clear()
     plain = model.forward
     if settings:

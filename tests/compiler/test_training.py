@@ -105,7 +105,7 @@ def test_what_a_checkpoint_saves(compare: Any) -> None:
 
         inner = aot_autograd(fw_compiler=make_boxed_compiler(note))
         compare.compile(function, inner)[0](x).sum().backward()
-        torch._dynamo.reset()
+        torch.compiler.reset()
         return names
 
     for kind, options in CHECKPOINTS.items():

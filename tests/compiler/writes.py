@@ -74,7 +74,7 @@ class Program:
 
     def run(self, backend: str | None = None) -> dict[str, Any]:
         """All that a caller can see of a call, gradients included; or that it raised."""
-        torch._dynamo.reset()
+        torch.compiler.reset()
         generator = torch.Generator().manual_seed(0)
         leaves, inputs = self._inputs(generator)
         function = self.function()

@@ -13,4 +13,4 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-    torch._dynamo.reset()
+    torch.compiler.reset()

@@ -88,7 +88,7 @@ def test_training_with_inductor() -> None:
 
 def replaced_and_cached(**settings: Any) -> tuple[int, int]:
     """Compiles a function anew; how often it was rewritten, and how often found in the cache."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     counters.clear()
     gate, up = torch.randn(512, 2048), torch.randn(512, 2048)  # fewer do not pay with Inductor
     torch.testing.assert_close(torch.compile(swiglu, **settings)(gate, up), swiglu(gate, up))

@@ -32,11 +32,11 @@ OPTIONS = {"inner": "none"}
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
+    torch.compiler.reset()
     counters.clear()
     with torch._dynamo.config.patch(error_on_recompile=True):
         yield
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 def layer() -> Any:

@@ -144,7 +144,7 @@ def test_experts_of_other_devices_give_zero(model: Any) -> None:
 def test_compiled_without_breaks_and_for_any_routing(name: str) -> None:
     plain = build(name)
     model = with_experts(plain)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     compiled = torch.compile(model, backend="fusewheel", fullgraph=True)
     with torch.no_grad(), torch._dynamo.config.patch(error_on_recompile=True):
         for seed in range(3):

@@ -106,4 +106,4 @@ def _fresh_compiler():
     yield
     # Where no test compiles, its import alone would take as long as hundreds of them.
     if "torch._dynamo" in sys.modules:
-        torch._dynamo.reset()
+        torch.compiler.reset()

@@ -143,7 +143,7 @@ def test_compiled_with_gradients(declared: Operator):
     for arguments, dims in islice(cuts(operator, Make(requires_grad=True, seed=41), most=1), 2):
         program = cut(operator, arguments, dims, "picked")
         masks, tensors = masks_for(arguments, dims), tensors_in(arguments)
-        torch._dynamo.reset()
+        torch.compiler.reset()
         compiled = torch.compile(program, backend="aot_eager", fullgraph=True, dynamic=True)
         want, got = program(masks, tensors), compiled(masks, tensors)
         assert_same(got, want)

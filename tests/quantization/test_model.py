@@ -17,7 +17,7 @@ from torch import nn
 @pytest.fixture(autouse=True)
 def _fresh_compiler():
     yield
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 class Block(nn.Module):

@@ -34,7 +34,7 @@ def decoded(layer):
 @pytest.fixture(autouse=True)
 def _fresh_compiler():
     yield
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 @pytest.mark.matrix

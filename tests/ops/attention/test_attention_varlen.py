@@ -172,7 +172,7 @@ def test_transforms_see_the_same_sequences(options):
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    torch._dynamo.reset()
+    torch.compiler.reset()
     counter = CompileCounterWithBackend("aot_eager")
     run = torch.compile(function, backend=counter, fullgraph=True, dynamic=True)
     run.counter = counter

@@ -126,7 +126,7 @@ def test_second_derivatives():
 def test_another_routing_compiles_nothing_new():
     indices, floats = case(torch.float32)
     x, weights, *rest = (t.detach() for t in floats)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     compiled = torch.compile(fusewheel.experts, backend="aot_eager", fullgraph=True)
     with torch._dynamo.config.patch(error_on_recompile=True):
         for turn in range(3):
@@ -256,7 +256,7 @@ def test_one_token_compiles_to_one_operator():
         found.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
         return graph
 
-    torch._dynamo.reset()
+    torch.compiler.reset()
     compiled = torch.compile(fusewheel.experts, backend=backend, fullgraph=True)
     assert torch.equal(
         compiled(x, indices, weights, *rest), fusewheel.experts(x, indices, weights, *rest)
