@@ -149,7 +149,6 @@ void* Call::memory_for(uint32_t result, const Layout& layout) {
     values_[result] = empty_tensor(layout, dtype_of(result));
     check(torch_get_mutable_data_ptr(values_[result].get(), &memory), "writing a result");
   }
-  data_[result] = static_cast<const char*>(memory);
   return memory;
 }
 

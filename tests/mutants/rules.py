@@ -33,11 +33,12 @@ class Rule:
 
 
 # What the compiler is free to leave out, and the sanitizers look for.
-_OVER = r"for \(int \w+ = 0; \w+ < k\w+(<\w+>)?;"
+_OVER = r"for \(int \w+ = 0; \w+ < (k\w+(<\w+>)?|V);"
 _SIZES = "|".join(
     (
         r"\w*Grain|\w*Block|\w*Blocks|\w*Rows|\w*Columns|\w*Depth|\w*Threads|\w*Warps|\w*Unit",
-        r"\w*Vectors|\w*Panels|\w*Sums|\w*Streams|\w*Bytes|\w*Size|kStretch|kMost|kLine|line|side",
+        r"\w*Vectors|\w*Panels|\w*Sums|\w*Streams|\w*Bytes|\w*Size|\w*Places|\w*Run",
+        r"kStretch|kMost\w*|kLine|line|side",
     )
 )
 _ARRAY = r"^\s*(?!return)((static|constexpr|const|__shared__) )*[\w:]+(<.*>)? \w+(\[\w+\])+( =.*)?;"
@@ -49,7 +50,7 @@ RULES = (
         KERNELS,
         rf"\bconstexpr \w+ ({_SIZES}) =",
         "How much is done at a time is free.",
-        old=r"\d.*",
+        old=r"\d.*|<<",
     ),
     Rule(KERNELS, r"\bconstexpr \w+ (kDegree|kPieces|parts) =", "More terms are as exact."),
     Rule(
@@ -92,19 +93,42 @@ RULES = (
     ),
     Rule(
         ("cpu",),
+        r"^ +return free;",
+        "Layers that are not computed together give the same bits.",
+        inside=r"\bvoid mark_neighbours\(",
+        new=r"\{\}|false",
+    ),
+    Rule(
+        ("cpu",),
         r"\(weight\.groups > 1 &&",
         "Layers that are not computed together give the same bits.",
         inside=r"\bbool describe_layer\(",
         new=">=",
     ),
-    Rule(KERNELS, r"prefetch|\basks\b", "The processor may be told early or late."),
-    Rule(KERNELS, "", "The processor may be told early or late.", inside="prefetch"),
+    Rule(
+        KERNELS,
+        r"prefetch|\basks\b|\bint64_t ahead =|\bconstexpr \w+ k(Ahead|Soon|\w+Level|ShortRow) =",
+        "The processor may be told early or late.",
+    ),
+    Rule(
+        KERNELS,
+        "",
+        "The processor may be told early or late.",
+        inside=r"prefetch|\bask_(for|ahead)\(|\basks_by_lines\(|^class LinesAhead",
+    ),
+    Rule(
+        ("cpu",),
+        "",
+        "More terms are as exact.",
+        inside=r"^constexpr double erfc\(",
+        old=r"\d{2,}",
+    ),
     Rule(
         ("cpu",),
         "",
         "Any number that depends on the address tells one piece of memory from another.",
         inside=r"\bkey_of\(",
-        old=r"0x\w+|\d+",
+        old=r"0x\w+|\d+|\^",
     ),
     Rule(
         ("cpu",), r"^ +packed = true;", "Keys packed again are the same.", old=r"(packed = )?true"
@@ -120,13 +144,13 @@ RULES = (
     Rule(KERNELS, "", "Of two ways to the same numbers, one is faster here.", inside=r"\bis_few\("),
     Rule(
         KERNELS,
-        r"\bconstexpr \w+ k(Many\w+|Fewest\w+|SmallGroup|LeastGroup|TaskHeads|Open) =",
+        r"\bconstexpr \w+ k(Many\w+|Few\w*|SmallGroup|LeastGroup|TaskHeads|Open) =",
         "From how many on one of two ways to the same numbers is taken is free.",
-        old=r"\d+",
+        old=r"\d+|[*/]",
     ),
     Rule(
         KERNELS,
-        r"^(?!.* 0\b).* [<>]=? k(Few(Rows|ByteRows|Queries)|Fewest\w+|Many\w+|SmallGroup)\b",
+        r"^(?!.* 0\b).* [<>]=? k(Few(Rows|ByteRows|Queries|est\w+)|Many\w+|SmallGroup|MmaRows)\b",
         "From how many on one of two ways to the same numbers is taken is free.",
         old="[<>]=?",
     ),
@@ -144,7 +168,7 @@ RULES = (
         ("cuda",),
         r"\bconstexpr int kBlocks = .* \+ \(kParts > 1\);",
         "An array may be larger.",
-        old=">",
+        old="[>/]",
     ),
     Rule(
         ("cpu",),
@@ -153,8 +177,8 @@ RULES = (
         old=r".*\byield\(\)",
     ),
     Rule(
-        ("cpu",),
-        r"^\s*int(32|64)_t (device|layout|rank) = 0;",
+        KERNELS,
+        r"^\s*int(32_t|64_t)? (device|dtype|layout|rank) = 0;",
         "The call that is given the address writes it.",
         old="0",
     ),
@@ -164,6 +188,20 @@ RULES = (
         "A loop over no elements does nothing.",
         old=">",
         new=">=",
+    ),
+    Rule(
+        ("cpu",),
+        r"^ +if \(i < size\) \{",
+        "A step of no elements does nothing.",
+        old="<",
+        new="<=",
+    ),
+    Rule(
+        ("cuda",),
+        r"from >= begin && end - from >= kVectorBytes",
+        "One byte at a time gives the same.",
+        old=">=",
+        new=">",
     ),
     Rule(
         ("cpu",),

@@ -84,6 +84,17 @@ def test_every_kind_has_files_and_the_emulator_is_none():
         ("  int64_t count = 0;", "0", False),
         ("const uint32_t count = reader.count(20);", "20", True),
         ("rests_.get(), [] { std::this_thread::yield(); }};", "std::this_thread::yield()", True),
+        ("constexpr int64_t kPlaces = 4;", "4", True),
+        ("constexpr size_t kMostPlans = 8;", "8", True),
+        ("constexpr int64_t kSoon = 2;", "2", True),
+        ("constexpr int kFewRows = kTileRows / 3;", "/", True),
+        ("return args.rows <= kMmaRows ? small(args) : large(args);", "<=", True),
+        ("const int64_t ahead = last ? kUnit * stride : live;", "*", True),
+        ("const int64_t head = last ? kUnit * stride : live;", "*", False),
+        ("for (int i = 0; i < V; ++i) {", "<", True),
+        ("  int device = 0;", "0", True),
+        ("  int32_t dtype = 0;", "0", True),
+        ("  int32_t number = 0;", "0", False),
         ("  return body(uint8_t{1}, uint8_t{0});", "1", True),
         ("  return body(uint8_t{1}, uint8_t{0});", "0", False),
     ],
@@ -123,6 +134,30 @@ def test_the_inside_of_a_function_may_do_no_harm(kind: str):
     )
     assert harmless.reason(chunks) is not None
     assert harmless.reason(half) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "left_out"),
+    [
+        ("void mark_neighbours(Program& program) {\n    return free;\n", "free", "{}", True),
+        ("void mark_neighbours(Program& program) {\n    return free;\n", "free", "!(free)", False),
+        ("void others(Program& program) {\n    return free;\n", "free", "{}", False),
+        ("void each(int64_t size) {\n  if (i < size) {\n", "< s", "<= s", False),
+        ("void each(int64_t size) {\n  if (i < size) {\n", "<", "<=", True),
+        ("void each(int64_t size) {\n  if (i < size) {\n", "<", ">", False),
+        ("class LinesAhead {\n  at_ += kPlaces * kRun;\n", "+=", "-=", True),
+        ("class LinesBehind {\n  at_ += kPlaces * kRun;\n", "+=", "-=", False),
+        ("uint64_t key_of(const void* memory) {\n  return a ^ b;\n", "^", "&", True),
+        ("constexpr double erfc(double x) {\n  for (int n = 1; n < 60; ++n) {\n", "60", "61", True),
+        ("constexpr double erfc(double x) {\n  for (int n = 1; n < 60; ++n) {\n", "1", "2", False),
+    ],
+)
+def test_where_it_stands_may_say_that_it_does_no_harm(
+    text: str, old: str, new: str, left_out: bool
+):
+    start = text.rindex(old) if old != "1" else text.index("= 1") + 2
+    mutant = Mutant("cpu", Path("a.h"), text, Change(start, start + len(old), new))
+    assert (harmless.reason(mutant) is not None) == left_out
 
 
 def test_operators_are_tested_by_name_and_of_each_family_one():
