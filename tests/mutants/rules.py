@@ -38,7 +38,7 @@ _SIZES = "|".join(
     (
         r"\w*Grain|\w*Block|\w*Blocks|\w*Rows|\w*Columns|\w*Depth|\w*Threads|\w*Warps|\w*Unit",
         r"\w*Vectors|\w*Panels|\w*Sums|\w*Streams|\w*Bytes|\w*Size|\w*Places|\w*Run",
-        r"kStretch|kMost\w*|kLine|line|side",
+        r"kStretch|kMost\w*|kKept|kLine|line|side",
     )
 )
 _ARRAY = r"^\s*(?!return)((static|constexpr|const|__shared__) )*[\w:]+(<.*>)? \w+(\[\w+\])+( =.*)?;"
@@ -64,6 +64,13 @@ RULES = (
         r"[gG]rain\b|numel > kGrain",
         "The work may be divided among threads anyhow.",
         old=r"(?!parallel_for|0$)[\s\S]*",
+    ),
+    Rule(
+        ("cpu",),
+        r"^ +args\.(norm\.)?count \* args\.(norm\.)?size\);",
+        "The work may be divided among threads anyhow.",
+        inside="_backward_launch",
+        old=r"\*",
     ),
     Rule(
         KERNELS,
@@ -107,7 +114,8 @@ RULES = (
     ),
     Rule(
         KERNELS,
-        r"prefetch|\basks\b|\bint64_t ahead =|\bconstexpr \w+ k(Ahead|Soon|\w+Level|ShortRow) =",
+        r"prefetch|\basks\b|\bint64_t ahead =|"
+        r"\bconstexpr \w+ k(\w*Ahead|Soon|\w+Level|ShortRow|MayAskByLines) =",
         "The processor may be told early or late.",
     ),
     Rule(
@@ -140,6 +148,12 @@ RULES = (
         old=r"\d+",
     ),
     Rule(("cpu",), r"__builtin_cpu_init", "GCC's library has done it before."),
+    Rule(
+        KERNELS,
+        r"\bconstexpr \w+ k(Nowhere|NoExpert) =",
+        "It stands for nothing: any number does that nothing else has.",
+    ),
+    Rule(("cpu",), r"\bbool pays =", "Of two ways to the same numbers, one is faster here."),
     Rule(KERNELS, r"choices\(\)", "Of two ways to the same numbers, one is faster here."),
     Rule(KERNELS, "", "Of two ways to the same numbers, one is faster here.", inside=r"\bis_few\("),
     Rule(
@@ -178,7 +192,7 @@ RULES = (
     ),
     Rule(
         KERNELS,
-        r"^\s*int(32_t|64_t)? (device|dtype|layout|rank) = 0;",
+        r"^\s*int(32_t|64_t)? (device|dtype|layout|rank|version) = 0;",
         "The call that is given the address writes it.",
         old="0",
     ),
@@ -230,6 +244,13 @@ RULES = (
     ),
     Rule(("cuda",), "", "A grid of any size does all the work.", inside="row_block|blocks_for"),
     Rule(KERNELS, "", "Into how many chunks a sum is split is free.", inside="row_chunks"),
+    Rule(
+        ("cuda",),
+        r"\bif \(shared > kSharedUnasked\)",
+        "A launch may ask for shared memory that it has.",
+        old=">",
+        new=">=",
+    ),
     Rule(
         ("cuda",), r"\b0, stream\b", "A launch may have more shared memory than it uses.", old="0"
     ),
