@@ -120,16 +120,42 @@ def test_padding(llama: Any) -> None:
     assert_same_text(llama, tokens(7), attention_mask=mask)
 
 
+def assistant_of(model: Any) -> Any:
+    """A model that guesses some of its tokens."""
+    torch.manual_seed(0)
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        for weight in twin.parameters():
+            weight += 0.02 * torch.randn_like(weight)
+    return twin
+
+
+def cropped_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of rows that each `crop` takes from a cache, from now on."""
+    rows: list[int] = []
+    crop = transformers.DynamicCache.crop
+
+    def counted(cache: Any, number: int) -> None:
+        before = cache.get_seq_length()
+        crop(cache, number)
+        rows.append(before - cache.get_seq_length())
+
+    monkeypatch.setattr(transformers.DynamicCache, "crop", counted)
+    return rows
+
+
 @NIGHTLY
-def test_assisted(llama: Any) -> None:
-    """The cache is cropped where the assistant guessed wrong."""
-    helper = build("Llama", hidden_size=32)
+def test_assisted(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache is cropped where the assistant guessed wrong, and goes on growing in place."""
     ids = tokens(5, 1)
     expected = llama.generate(ids, max_new_tokens=12, **OPTIONS)
-    twin, helper = compiled(llama), compiled(helper)
-    assert torch.equal(
-        twin.generate(ids, assistant_model=helper, max_new_tokens=12, **OPTIONS), expected
-    )
+    cropped = cropped_rows(monkeypatch)
+    twin, helper = compiled(llama), compiled(assistant_of(llama))
+    found = twin.generate(ids, assistant_model=helper, max_new_tokens=12, **OPTIONS)
+    assert torch.equal(found, expected)
+    assert 0 in cropped[:-1] and max(cropped) > 0
+    # Keys and values, in each graph of both.
+    assert counters["fusewheel"]["append"] == 2 * counters["stats"]["unique_graphs"]
 
 
 def _logits(model: Any, ids: torch.Tensor, cache: Any) -> torch.Tensor:

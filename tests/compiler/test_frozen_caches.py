@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from compiler.test_caches import build
+from compiler.test_caches import assistant_of, build, cropped_rows
 from compiler.test_direct import frozen, graphs, programs, text
 from compiler.test_models import tokens
 from fusewheel._core.cache_argument import cache_argument
@@ -79,12 +79,15 @@ def test_a_cropped_cache() -> None:
 
 
 @NIGHTLY
-def test_assisted() -> None:
+def test_assisted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both models are frozen. What the assistant guessed wrong is cropped from both caches."""
-    original, helper = build("Llama", num_hidden_layers=2), build("Llama", hidden_size=32)
-    model, assistant = frozen(original), frozen(helper)
+    original = build("Llama", num_hidden_layers=2)
+    model, helper = frozen(original), frozen(assistant_of(original))
+    cropped = cropped_rows(monkeypatch)
     for length in (9, 5):
         ids = tokens(length, 1)
-        found = text(model, ids, assistant_model=assistant, max_new_tokens=12)
+        found = text(model, ids, assistant_model=helper, max_new_tokens=12)
         assert torch.equal(found, text(original, ids, max_new_tokens=12))
-    assert len(programs(model)) + len(programs(assistant)) >= 2
+    assert 0 in cropped[:-1] and max(cropped) > 0
+    # Several tokens at once that a cache is in front of, such as guesses, are left to Dynamo.
+    assert programs(model) and programs(helper)
