@@ -211,7 +211,7 @@ KEPT: dict[str, tuple[Attend, str]] = {
         lambda q, k, v, sinks: F.softmax((q @ k.mT + added(causal(q, k), q)).tanh(), -1) @ v,
         "capped after they are masked",
     ),
-    "sinks_of_queries": (_of_queries, "not one number for each head"),
+    "sinks_of_queries": (_of_queries, "something else than one number for each head"),
     "sinks_with_values": (_with_values, "the weight of the sinks is not dropped"),
     "infinite_sinks": (
         lambda q, k, v, sinks: sunk(

@@ -61,7 +61,7 @@ LOOKALIKES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
         lambda x, w: (
             (x - _mean(x)) / torch.sqrt((x * 2).var(-1, unbiased=False, keepdim=True) + 1e-5) * w
         ),
-        "what the variance is taken of",
+        "the variance is of another tensor",
     ),
     "half_statistics": (
         lambda x, w: _normalised(x.bfloat16()) * w.bfloat16(),

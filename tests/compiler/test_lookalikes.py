@@ -42,7 +42,7 @@ NORMS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
         "squares",
     ),
     "sum": (lambda x, w: w * (x * torch.rsqrt(x.pow(2).sum(-1, True) + 1e-6)), "mean of squares"),
-    "other_tensor": (lambda x, w: _norm(x, w, times=x + 1), "what is normalised"),
+    "other_tensor": (lambda x, w: _norm(x, w, times=x + 1), "of another tensor"),
     "weight_per_row": (lambda x, w: _norm(x, torch.ones(4, 1) * 2), "weight"),
     "weight_is_scalar": (lambda x, w: _norm(x, w.sum()), "weight"),
     "weight_is_number": (lambda x, w: _norm(x, 2.0) * w, "weight"),  # type: ignore[arg-type]

@@ -144,7 +144,7 @@ def _load(
     tokenizer = AutoTokenizer.from_pretrained(name)
     if (path / SETTINGS).exists():
         if quantize is not None or dtype is not None:
-            raise ValueError(f"{name} is quantised already: without --quantize and --dtype")
+            raise ValueError(f"{name} is quantised already; leave out --quantize and --dtype")
         return load_quantized(path), tokenizer
     register_quantizers()
     model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=dtype or "auto").eval()

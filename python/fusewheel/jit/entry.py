@@ -55,10 +55,10 @@ def optimize(
     """Freeze a module and replace parts of its TorchScript graph by fused operators.
 
     The compiler's patterns decide what is replaced. The operators run on inputs that are like the
-    example: with its dtypes, devices, ranks, and sizes of 1, contiguous, without a gradient,
-    without autocast. All other inputs run the frozen graph without fused operators, with the same
-    values. Other sizes are like the example, except where the example has a size of 1: so give an
-    example without sizes of 1 if other sizes may come.
+    example: they have its dtypes, devices and ranks, are contiguous, require no gradient, and
+    autocast is off. Sizes may differ from the example, but a size of 0 or 1 must be the same; so
+    give an example without sizes of 1 if other sizes may come. All other inputs run the frozen
+    graph without fused operators, with the same values.
 
     Args:
         module: a scripted, traced or plain module in evaluation mode. A plain module is scripted,
@@ -66,8 +66,8 @@ def optimize(
         example_inputs: positional arguments of one call (a tensor, or a sequence), or keyword
             arguments as a mapping. Default None: the inputs that the module was traced with, unless
             it was saved and loaded since.
-        runtime: ``"interpreter"`` (default) for a TorchScript module; ``"engine"`` for one in which
-            programs of the engine compute what they can, on a CPU; ``"static"`` for PyTorch's
+        runtime: ``"interpreter"`` (default) for a TorchScript module; ``"engine"`` for one that
+            runs as much as possible in programs of the engine, on a CPU; ``"static"`` for PyTorch's
             static runtime, which plans the memory of a graph without control flow, on a CPU.
 
     Returns:
@@ -77,7 +77,7 @@ def optimize(
 
     Raises:
         ValueError: the module is in training mode, the example does not fit its ``forward``, or
-            `runtime` is none of the three.
+            `runtime` is not one of the three.
         TypeError: `module` is not a module.
         TorchScriptError: this Python has no TorchScript, or the static runtime cannot run the
             graph.

@@ -63,9 +63,9 @@ def enable() -> Enabled:
     """Let every scripted, traced or loaded module use fused operators from now on.
 
     At its first call a module runs unchanged and is then rewritten, with the arguments of that call
-    as the example. It runs unchanged if nothing is recognised or the rewrite fails (which gives a
-    warning), in training mode, with hooks, if calls change its attributes, and if autograd would
-    record its weights: call it under ``torch.no_grad()``.
+    as the example. It runs unchanged, without fused operators, if nothing is recognised, if the
+    rewrite fails (with a warning), in training mode, with hooks, if calls change its attributes,
+    and if autograd would record its weights: call it under ``torch.no_grad()``.
 
     The fused operators read the attributes of the module at each call. So a call that begins after
     a change sees the change, also one by ``weight.data.copy_`` or in another thread. The module

@@ -92,7 +92,8 @@ class GroupedFloats(nn.Module):
 class QuantizedExperts(nn.Module):
     """The experts of a mixture, in the place of an experts module of transformers.
 
-    Input and weights of the experts have gradients. An index that is none of an expert gives 0.
+    Input and weights of the experts have gradients. An index that is not the number of an expert
+    adds 0.
 
     Source: `fusewheel.experts` has the formula.
 

@@ -47,13 +47,12 @@ def quantize_(
     The experts of a mixture in transformers are replaced too, by `QuantizedExperts`. They have one
     scale for each 32 in features with `"int4"` and `"int8"`, and do not round their activations.
 
-    It replaces one layer after the other, so the memory falls meanwhile; on Linux also that of
-    weights which are a part of a file, as transformers loads them. If an output layer shares
-    its weight with the embedding, the embedding keeps the weight and the layer gets codes of its
-    own. Not replaced, with the reason in the report, are layers that are not a plain
-    `torch.nn.Linear`, that have hooks, or whose in features `group_size` does not divide. A model
-    on the device `meta` can be quantised too, and then loads the state dictionary of a quantised
-    model.
+    It replaces one layer after the other and frees each weight at once; on Linux also the weights
+    that transformers maps from a file. If an output layer shares its weight with the embedding, the
+    embedding keeps the weight and the layer gets codes of its own. A layer is left alone, with the
+    reason in the report, if it is not a plain `torch.nn.Linear`, if it has hooks, or if
+    `group_size` does not divide its in features. A model on the device `meta` can be quantised too;
+    it can then load the state dictionary of a quantised model.
 
     Source: `quantize_int4`, `quantize_int8` and `quantize_blocks` have the formulas.
 
@@ -63,7 +62,8 @@ def quantize_(
             `"mxfp4"`, `"fp8"`, `"q4_1"` or `"q8_0"` for `LinearBlocks`.
         group_size: in features that share a scale; default 0, which means 64 for `"nf4"`, `"fp4"`
             and `"fp8"`, and 32 for the others. `"int4"` can have 32, 64 or 128; `"int8"` any
-            multiple of 32, or None for one scale for each out feature; the others have no choice.
+            multiple of 32, or None for one scale for each out feature; for the other kinds it
+            cannot be chosen.
         filter_fn: `filter_fn(module, name)` says whether to quantise a layer or the experts of a
             mixture; default None, which means all of them.
         calibration: the result of `calibrate`, for `"int4"` only; default None. Layers that are not
@@ -78,7 +78,7 @@ def quantize_(
     Raises:
         TypeError: `model` is not a module, or `filter_fn` cannot be called.
         ValueError: an argument is not as above, `model` itself is a linear layer, or a weight has
-            NaN or infinity; the layers before that one are replaced already then.
+            NaN or infinity. In the last case the layers before that one have been replaced.
     """
     require_module("quantize_", model)
     size = _check_arguments(kind, group_size, calibration, dynamic)

@@ -74,11 +74,11 @@ def quantize_int4(
     """Rounds a weight to `code * scale + zero` with codes 0 to 15, for each group of in features.
 
     Without `importance` the codes span the group: `zero = min(w)`, `scale = (max(w) - zero) / 15`.
-    With `importance`, ranges down to 0.6 of that are tried, each also with the scale and zero that
-    fit its codes best in least squares. The one with the least `sum(importance * (w - w_hat) ** 2)`
-    is taken, so that this error is never larger than without `importance`. It is the expected
-    square error of the layer's output if the in features are uncorrelated. The codes are the
-    nearest ones for scale and zero as they are stored.
+    With `importance`, ranges down to 0.6 of that are tried, and for each also the scale and zero
+    that fit its codes best in least squares. The try with the least
+    `sum(importance * (w - w_hat) ** 2)` is taken, so this error is never larger than without
+    `importance`. This sum is the expected square error of the layer's output if the in features are
+    uncorrelated. The codes are the nearest ones for scale and zero as they are stored.
 
     Source: the error is that of GGUF's importance matrix; the fit is that of `make_qkx2_quants` in
     llama.cpp's ggml.

@@ -26,8 +26,8 @@ def experts_forward(
     """The forward of an experts module of transformers with
     `experts_implementation="fusewheel"`: each token's sum over its experts.
 
-    An index that is none of an expert of this module gives 0: expert parallelism of transformers
-    marks the experts of other devices so.
+    An index that is not the number of an expert of this module adds 0: expert parallelism of
+    transformers marks the experts of other devices so.
 
     Args:
         self: the module: its weights, and how they lie (`has_gate`, `has_bias`, `is_transposed`).

@@ -52,9 +52,9 @@ def backend(
     """Replace parts of a graph by fused operators, then pass it to an inner compiler.
 
     Without the option ``inner``, the inner compiler is ``"none"`` for a graph on a CPU in which
-    generated code would save next to nothing (see `fusewheel.compiler.cost.codegen_gain`), and
-    ``"inductor"`` for every other graph, and whenever a mode or another option is given. Large
-    parts of a graph with ``"none"`` that records no gradient are run by the engine.
+    generated code would save next to nothing (see `fusewheel.compiler.cost.codegen_gain`). It is
+    ``"inductor"`` for every other graph, and if a mode or another option is given. With ``"none"``,
+    the engine runs large parts of a graph that records no gradient.
 
     Args:
         gm: the graph that Dynamo captured; it is changed in place.
@@ -72,7 +72,7 @@ def backend(
     Raises:
         InvalidBackend: Dynamo's error, if ``inner`` is not the name of a backend.
         TypeError: if ``inner`` is neither a name nor a callable.
-        ValueError: if the inner compiler takes no options, but some are given; or for a mode or
+        ValueError: if options are given to an inner compiler that takes none; or for a mode or
             another option beside ``inner="none"``.
         RuntimeError: Inductor's error, if it does not know an option.
     """

@@ -28,7 +28,8 @@ def explain(model: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Report:
 
     The model runs once, in the current grad mode, training mode and autocast state. Its buffers and
     the random number generators are restored afterwards. Models that are compiled already stay
-    compiled. If the graph breaks, Dynamo keeps a cache entry for the functions in which it breaks.
+    compiled. If the graph breaks, Dynamo keeps what it has compiled of the functions in which it
+    breaks.
 
     An ExportedProgram is not run. If it comes from `fusewheel.export`, the report is that of the
     export; otherwise it says what `fusewheel.export` would replace.

@@ -1,4 +1,4 @@
-"""`freeze`: a model that does not change, compiled without the checks whether it has."""
+"""`freeze`: compiles a model that does not change, without checking whether it has changed."""
 
 from __future__ import annotations
 
@@ -45,31 +45,31 @@ def freeze(
 
     Before each call of a compiled model PyTorch checks ("guards") every tensor and every attribute
     of every layer that the compiled code depends on. In text generation this takes a good part of a
-    token's time. A frozen model promises that these do not change. `freeze` puts the model in eval
+    token's time. With `freeze` you promise that these do not change. It puts the model in eval
     mode, switches the gradients of its parameters off, and compiles it with
     ``backend="fusewheel"``, so that ``model(...)`` and ``model.generate(...)`` run compiled.
 
     Calls of a language model with a cache are captured without Dynamo, see
     `fusewheel.compiler.entry.direct`.
 
-    What changes most often is still seen, in one pass before each call: a layer, parameter or
-    buffer that was replaced, added or removed, another dtype or device, a parameter that requires a
-    gradient, and training mode. Then the model warns and is compiled again with all guards. Values
-    of parameters may change in place at any time. There is no pass before the next token of a text:
-    a call with one token and the cache (`past_key_values` or `cache`) for which the last pass was
-    made, less than 0.25 s ago. Layers that PyTorch compiles by themselves, because something breaks
-    the graph in or between them, keep their guards.
+    These changes are still noticed, by one pass over the model before each call: a layer, parameter
+    or buffer is replaced, added or removed; a dtype or device changes; a parameter requires a
+    gradient; training mode. The model then warns and is compiled again with all guards. Values of
+    parameters may change in place at any time. No pass is made for the next token of a text: a call
+    with one token and the cache (`past_key_values` or `cache`) of the last pass, less than 0.25 s
+    after it. If something breaks the graph in or between layers, PyTorch compiles these layers by
+    themselves, and they keep their guards.
 
-    Not seen are other attributes of layers (a number such as ``eps``, a function, hooks, the
-    configuration) and other shapes and strides that are assigned to the ``data`` of a parameter.
-    Call `freeze` again after such a change.
+    Call `freeze` again after any other change, which is not noticed: other attributes of layers (a
+    number such as ``eps``, a function, hooks, the configuration), and other shapes and strides that
+    are assigned to the ``data`` of a parameter.
 
     A later ``model.compile(...)`` compiles the model with all guards and undoes the freezing.
 
     Args:
         model: the module; it is changed in place.
         options: as for ``torch.compile`` with ``backend="fusewheel"``. Default None.
-        **settings: other arguments of ``torch.compile``, but for ``backend``.
+        **settings: other arguments of ``torch.compile``, except ``backend``.
 
     Returns:
         the model itself.

@@ -209,13 +209,15 @@ def _written_out(node: Node) -> _Spelled | None:
     product, value, between = root.scaled()
     above = _centred(value)
     if above is None:
-        raise Refuse("what is normalised is not the input minus its mean over the last dimension")
+        raise Refuse(
+            "the normalised tensor is not the input minus its mean over the last dimension"
+        )
     parts.append(above)
     inputs += [node for part in parts for node in part.inputs]
     x = above.inputs[0]
     require(
         all(same_value(x, other) for other in inputs),
-        "what is normalised is not what the variance is taken of",
+        "the variance is of another tensor than the normalised one",
     )
     nodes = {node for part in parts for node in (part.node, part.mean)}
     dtypes = {dtype_of(statistic) for statistic in (variance.node, *nodes)}

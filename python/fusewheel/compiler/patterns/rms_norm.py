@@ -125,7 +125,7 @@ def _normalised(node: Node) -> _Normalised | None:
     )
     result, other_x, interior = root.scaled()
     if not isinstance(other_x, Node) or not same_value(x, other_x):
-        raise Refuse("what is normalised is not what the mean of squares is taken of")
+        raise Refuse("the mean of squares is of another tensor than the normalised one")
     dtype = dtype_of(x)
     # T5 multiplies the input in its own dtype, and the product promotes it.
     require(dtype == dtype_of(result), "the statistics have another dtype than the product")
@@ -150,7 +150,9 @@ def _with_weight(normalised: _Normalised) -> RmsNorm:
     weight = split_operands(user, "mul", value)
     hidden = (shape_of(normalised.x) or ())[-1:]
     if not isinstance(weight, Node) or not same_sizes(shape_of(weight), hidden):
-        raise Refuse("the normalised value is not multiplied by a weight of its last size")
+        raise Refuse(
+            "the normalised value is not multiplied by a weight of the last dimension's size"
+        )
     interior |= {user}
     product = _Product(normalised, weight, full, rounded, interior)
     users = users_of(user)

@@ -42,7 +42,7 @@ class Sinks:
         while not same_sizes(shape_of(node), wanted) and (inner := operands(node, "expand")):
             node = inner[0]
         if not heads or not same_sizes((1, 1, 1, 1, *(shape_of(node) or ()))[-4:], wanted):
-            raise Refuse("what stands beside the scores is not one number for each head")
+            raise Refuse("the scores are joined with something else than one number for each head")
         found = view(node)
         source = found.args[0] if found and found.op in ("reshape", "unsqueeze") else None
         if isinstance(source, Node) and same_sizes(shape_of(source), heads):

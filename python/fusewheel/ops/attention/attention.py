@@ -50,20 +50,24 @@ def attention(
     a key in the same way. A query that sees a value with an element that is NaN or infinite gets
     NaN.
 
-    Everything is computed in float32 (float64 for float64) and rounded once. On a CPU with AMX,
-    on one of AMD with AVX512_BF16, and on a GPU with tensor cores, bfloat16 is multiplied as
-    bfloat16, with sums in float32: there the shares `exp(s - lse)`, and in the backward also the
-    gradients of the scores, are rounded to bfloat16 before they are multiplied. On such a GPU the
-    backward does so in float16 too, and the forward keeps 22 bits of a share in float16. Memory
-    grows linearly with the length, in the forward and in the backward. Results have the same bits
-    for any number of threads, and in every call on a GPU. Gradients flow to `q`, `k`, `v`, `sinks`
-    and a float `bias`, also through `lse`.
+    Everything is computed in float32 (float64 for float64) and rounded once, with these exceptions
+    in half types:
+
+    * bfloat16 on a CPU with AMX, an AMD CPU with AVX512_BF16 or a GPU with tensor cores: the shares
+      `exp(s - lse)`, and in the backward also the gradients of the scores, are rounded to bfloat16
+      before they are multiplied. Sums are float32.
+    * float16 on a GPU with tensor cores: the backward rounds the same numbers to float16. The
+      forward keeps 22 bits of a share.
+
+    Memory grows linearly with the length, in the forward and in the backward. Results have the same
+    bits for any number of threads, and in every call on a GPU. Gradients flow to `q`, `k`, `v`,
+    `sinks` and a float `bias`, also through `lse`.
 
     PyTorch operators compute the gradient of `bias`, second derivatives and everything with
-    dropout, for some queries at a time: memory grows linearly there too. They have all scores in
-    memory in programs that are compiled or traced, for distributed tensors, under `torch.func`, in
-    forward mode and for third derivatives. TorchScript compiles no function with keyword-only
-    arguments; there call `torch.ops.fusewheel.attention`.
+    dropout. They compute some queries at a time, so memory grows linearly there too. All scores are
+    in memory only in programs that are compiled or traced, for distributed tensors, under
+    `torch.func`, in forward mode and for third derivatives. TorchScript compiles no function with
+    keyword-only arguments; there call `torch.ops.fusewheel.attention`.
 
     Source: Dao et al., "FlashAttention" (2022) and "FlashAttention-2" (2023); Xiao et al.,
     "Efficient Streaming Language Models with Attention Sinks" (2023), in the form of gpt-oss
@@ -78,9 +82,9 @@ def attention(
         causal: whether query `i` sees no key after `i + Lk - Lq`: the last query sees all keys;
             default False. (PyTorch's `is_causal` aligns the first query with the first key
             instead.)
-        window: `(left, right)`: query `i` sees so many keys before and after key `i + Lk - Lq`, and
-            that key. None or -1 in the place of a number: no limit on that side. Default None: no
-            limits.
+        window: `(left, right)`: query `i` sees key `i + Lk - Lq`, at most `left` keys before it and
+            at most `right` keys after it. None or -1 instead of a number: no limit on that side.
+            Default None: no limits.
         scale: the factor of the scores; default `D ** -0.5`.
         softcap: the largest magnitude of a score without its bias; default 0, which means no cap.
         sinks: `[Hq]`, one logit for each head, which counts in the softmax but has no value; dtype
@@ -88,8 +92,8 @@ def attention(
         bias: broadcastable to `[B, Hq, Lq, Lk]`: bool, true for the keys that are seen, or of the
             dtype of `q` and added to the capped scores. Default None.
         dropout_p: the probability, from 0 to 1, that a key is dropped for a query, by PyTorch's
-            generator of random numbers; what is left is scaled by `1 / (1 - dropout_p)`. `lse` is
-            that without dropout. Default 0.
+            generator of random numbers; the other shares are scaled by `1 / (1 - dropout_p)`. `lse`
+            is computed without dropout. Default 0.
         return_lse: whether to return `lse` too; default False.
 
     Returns:
@@ -97,9 +101,9 @@ def attention(
         memory where those of `q` are. If `return_lse`: this, and `lse` `[B, Hq, Lq]`, contiguous,
         float32 (float64 for float64), a natural logarithm. It errs by at most `eps` times the
         magnitude of the row's largest score (or sink) plus `log(Lk + 1)`, with the `eps` of its
-        dtype. Gradients are computed from both, so that nothing else is kept: all shares of a row
-        err as `lse` does, in proportion, and the product of a row of the result and of its gradient
-        errs by the rounding of the result.
+        dtype. The backward computes from the result and `lse`, and no other intermediate number is
+        kept. So the relative error of all shares of a row there is the error of `lse`, and the
+        product of a row of the result and its gradient has the error of the rounded result.
 
     Raises:
         ValueError: `dropout_p` is out of range, or `window` is not a pair.

@@ -34,8 +34,8 @@ def attention_decode(
     sinks: Tensor | None = None,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`softmax(scale * q @ k.transpose(-1, -2)) @ v` for the newest queries of each sequence, whose
-    keys and values lie in a cache.
+    """`softmax(scale * q @ k.transpose(-1, -2)) @ v` for the newest queries of each sequence. Its
+    keys and values are in a cache.
 
     It computes what `fusewheel.attention` computes for the first `lengths[b]` keys and values of
     sequence `b`, with `causal=True`. The cache already holds the keys and values of the queries:
@@ -43,19 +43,20 @@ def attention_decode(
     up to `i + lengths[b] - Lq`. More than one query is what speculative decoding asks for. A query
     that sees no key has the result 0 and an `lse` of -inf (the sink, if there is one).
 
-    Nothing but the seen keys and values of a sequence is read: the rest of a cache, and pages that
-    are not in use, may contain NaN. A query that sees a value with an element that is NaN or
-    infinite gets NaN.
+    Only the keys and values that a query sees are read: the rest of a cache, and pages that are not
+    in use, may contain NaN. A query that sees a value with an element that is NaN or infinite gets
+    NaN.
 
     A CPU kernel reads each key and value once for all queries of its heads, a GPU kernel once for
     up to 8 of these queries (4 in float64, 16 by tensor cores in half types). Scores, shares and
     sums are float32 (float64 for float64), with the cache converted in registers. The result is
-    rounded once. It has the same bits for any number of threads, on any GPU (by tensor cores on any
-    of a generation), and for pages as for a cache of sequences; a CPU and a GPU round differently.
-    Memory is needed for one result in 512 keys; on a GPU, which reads no length before it starts,
-    for one in 512 keys of the capacity. Gradients are computed by PyTorch operators, with all
-    scores in memory; so is everything under `torch.func`. TorchScript compiles no function with
-    keyword-only arguments; there call `torch.ops.fusewheel.attention_decode`.
+    rounded once. It has the same bits for any number of threads, on any GPU (with tensor cores: on
+    any of the same generation), and for pages and for a cache of sequences; a CPU and a GPU round
+    differently. Memory is needed for one partial result in every 512 keys; on a GPU in every 512
+    keys of the capacity, because the lengths are not read before it starts. Gradients are computed
+    by PyTorch operators, with all scores in memory; so is everything under `torch.func`.
+    TorchScript compiles no function with keyword-only arguments; there call
+    `torch.ops.fusewheel.attention_decode`.
 
     Source: `flash_attn_with_kvcache` of FlashAttention (Dao et al.), whose `cache_seqlens` are the
     `lengths`; Kwon et al., "PagedAttention" (2023) for pages; sinks and soft cap as in
@@ -72,8 +73,8 @@ def attention_decode(
         v_cache: `[B, Hkv, capacity, Dv]` or `[pages, page size, Hkv, Dv]`, with the dtype of
             `k_cache`.
         lengths: `[B]`, int32 or int64: the number of keys of each sequence, from 0 to the capacity.
-        block_table: `[B, n]`, int32: the pages of each sequence, in order. Entries of pages in
-            which no key is seen are not read; usually they are -1. Default None: no pages.
+        block_table: `[B, n]`, int32: the pages of each sequence, in order. If no key of a page is
+            seen, its entry is not read; usually it is -1. Default None: no pages.
         k_scales: `[B, Hkv, capacity]` or `[pages, page size, Hkv]`, one scale for each key and
             head: the key is `k_cache * k_scales`. float32 (float64 if `q` is float64). It must be
             given if the cache is int8, and only then. Default None.

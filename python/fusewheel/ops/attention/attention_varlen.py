@@ -47,16 +47,16 @@ def attention_varlen(
     Everything is computed in float32 (float64 for float64) and rounded once. Memory grows linearly
     with the tokens, in the forward and in the backward. The result of a sequence has the same bits
     as `fusewheel.attention` of this sequence alone, whatever else is packed and for any number of
-    threads; so have its gradients, but for the gradient of `sinks`, a sum over all sequences. NaN
-    in one sequence does not reach another. Gradients flow to `q`, `k`, `v` and `sinks`, also
-    through `lse`.
+    threads. So do its gradients, except that of `sinks`, which is a sum over all sequences. NaN in
+    one sequence does not reach another. Gradients flow to `q`, `k`, `v` and `sinks`, also through
+    `lse`.
 
-    PyTorch operators compute second derivatives and forward-mode derivatives: one sequence after
-    the other, second derivatives with the scores of some queries at a time in memory, forward mode
-    and third derivatives with all scores of a sequence. Under `torch.func`, and where second
-    derivatives are compiled, they compute all sequences together, with a mask and the scores of all
-    queries and all keys in memory; there a gradient may be NaN if anything in another sequence is.
-    TorchScript compiles no function with keyword-only arguments; there call
+    PyTorch operators compute the other derivatives, one sequence after the other. Second
+    derivatives have the scores of some queries in memory at a time, forward mode and third
+    derivatives all scores of a sequence. Under `torch.func`, and if second derivatives are
+    compiled, all sequences are computed together, with a mask and the scores of all queries and
+    keys in memory; then NaN in one sequence may make a gradient in another one NaN. TorchScript
+    compiles no function with keyword-only arguments; there call
     `torch.ops.fusewheel.attention_varlen`.
 
     Source: as for `fusewheel.attention`; the form of the arguments is that of
@@ -75,9 +75,9 @@ def attention_varlen(
             dtypes of the two may differ.
         causal: whether query `i` of a sequence with `Lq` queries and `Lk` keys sees no key after
             `i + Lk - Lq`: its last query sees all of its keys; default False.
-        window: `(left, right)`: query `i` of a sequence sees so many of its keys before and after
-            key `i + Lk - Lq`, and that key. None or -1 in the place of a number: no limit on that
-            side. Default None: no limits.
+        window: `(left, right)`: query `i` of a sequence sees its key `i + Lk - Lq`, at most `left`
+            keys before it and at most `right` keys after it. None or -1 instead of a number: no
+            limit on that side. Default None: no limits.
         scale: the factor of the scores; default `D ** -0.5`.
         softcap: the largest magnitude of a score; default 0, which means no cap.
         sinks: `[Hq]`, one logit for each head, which counts in the softmax but has no value; dtype

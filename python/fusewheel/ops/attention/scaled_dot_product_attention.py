@@ -46,7 +46,7 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     """`softmax(scale * query @ key.transpose(-1, -2) + attn_mask) @ value`, by the kernels of
-    `fusewheel.attention`, which has the formula and says what is computed by PyTorch operators.
+    `fusewheel.attention`. Its docstring has the formula, and says what PyTorch operators compute.
 
     Scores are not materialised, in the forward and in the backward. The gradient of `attn_mask` and
     everything with dropout are computed by PyTorch operators, for some queries at a time.

@@ -59,10 +59,10 @@ def experts(
     each times its weight. Biases are added after the products, if there are any.
 
     The tokens are sorted by expert, so that each weight is read once; weights of experts that no
-    token chose are not read. Nothing is padded, and no weight is copied. A number that is
-    none of an expert gives 0: so each device of a distributed model can leave out the experts of
-    the others. Sums are in the same order in each run. Gradients flow to `x`, `weights`, `gate_up`,
-    `down` and the biases.
+    token chose are not read. Nothing is padded, and no weight is copied. An index that is not the
+    number of an expert adds 0, so each device of a distributed model can leave out the experts of
+    the other devices. Sums are in the same order in each run. Gradients flow to `x`, `weights`,
+    `gate_up`, `down` and the biases.
 
     Source: Shazeer et al., "Outrageously Large Neural Networks" (2017), in the form of Mixtral
     (2024).

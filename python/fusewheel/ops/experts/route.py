@@ -33,9 +33,9 @@ def route(
     with the `k` largest numbers `score + bias`. Its weights are the scores of these experts,
     without `bias`, divided by their sum plus 1e-20 if `normalize`, and then times `scale`.
 
-    With `groups` above 1 the experts are in so many groups of equal size. Only the experts of
-    `chosen_groups` groups are chosen from: of those in which the sum of the `group_best` largest
-    numbers `score + bias` is largest.
+    With `groups` above 1 the experts form that number of groups of equal size. A token then goes
+    only to experts in its `chosen_groups` best groups: those in which the sum of the `group_best`
+    largest numbers `score + bias` is largest.
 
     | model | options |
     |---|---|
@@ -43,9 +43,9 @@ def route(
     | Qwen3-MoE, OLMoE | `normalize=config.norm_topk_prob` |
     | DeepSeek-V3, GLM-4-MoE | `sigmoid=True`, `bias`, `groups`, `chosen_groups`, `scale` |
 
-    Of equal numbers the one with the lower index comes first, NaN before all numbers. Without
-    `bias`, logits are compared in the place of scores, whose order is the same but for rounding.
-    Gradients flow from the weights to the logits; PyTorch operators compute them.
+    If numbers are equal, the one with the lower index comes first; NaN comes before all numbers.
+    Without `bias`, logits are compared instead of scores; their order is the same except for
+    rounding. Gradients flow from the weights to the logits; PyTorch operators compute them.
 
     Source: Shazeer et al., "Outrageously Large Neural Networks" (2017); DeepSeek-AI, "DeepSeek-V3
     Technical Report" (2024), for sigmoid, `bias` and groups.
@@ -56,10 +56,10 @@ def route(
         bias: `[experts]`, on the device of `logits`; any of the four dtypes, but float64 only if
             `logits` is float64. Default None, which means 0.
         sigmoid: whether scores are sigmoids; default False, a softmax.
-        groups: the number of groups, which divides that of the experts; default 1.
-        chosen_groups: the number of groups that a token's experts may be of; default 1.
-        group_best: how many experts of a group its sum has; default 2. With one group it is not
-            used.
+        groups: the number of groups; it divides the number of experts; default 1.
+        chosen_groups: the number of groups from which a token's experts are chosen; default 1.
+        group_best: how many experts count in the sum of a group; default 2. With one group it is
+            not used.
         normalize: whether the weights of a token are divided by their sum; default True.
         scale: the factor of all weights; default 1.
 

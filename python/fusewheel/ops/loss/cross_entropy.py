@@ -109,9 +109,9 @@ def cross_entropy(
     `(1 - label_smoothing) * w[t] * (lse - z[t]) + label_smoothing / C * sum(w * (lse - z))
     + z_loss * lse ** 2`.
 
-    The backward computes the gradient of the logits from the logits and rounds it once. Of the size
-    of the logits, it keeps nothing else in memory. Second derivatives and the gradient of `weight`
-    are computed by PyTorch operators.
+    The backward computes the gradient of the logits from the logits and rounds it once. It keeps no
+    other tensor of the size of the logits in memory. Second derivatives and the gradient of
+    `weight` are computed by PyTorch operators.
 
     Source: `torch.nn.functional.cross_entropy`; Szegedy et al., "Rethinking the Inception
     Architecture" (2015) for label smoothing; de Brebisson and Vincent, "The Z-loss" (2016), in the

@@ -172,5 +172,5 @@ def _order(g_idx: Tensor | None, columns: int, group: int) -> Tensor | None:
     order = g_idx.argsort(stable=True)
     expected = torch.arange(columns, device=g_idx.device) // group
     if not torch.equal(g_idx[order].long(), expected):
-        raise ValueError(f"g_idx must name every group {group} times, but for the last group")
+        raise ValueError(f"g_idx must name every group {group} times, except the last one")
     return None if torch.equal(g_idx.long(), expected) else order

@@ -25,9 +25,9 @@ def load_gguf(
     """Loads a language model from a GGUF file, with its weights as they are stored.
 
     Quantised weights stay in their blocks, over a private memory map of the file: they are not
-    copied and never become floating numbers in memory. (In files of the architectures `llama` and
-    `smollm3` the rows of two weights of each layer are put in transformers' order, which copies
-    these blocks. The blocks of the gates and ups of experts are read into one weight.) Linear
+    copied and never become floating numbers in memory. There are two exceptions: in files of the
+    architectures `llama` and `smollm3` the rows of two weights of each layer are copied into
+    transformers' order, and the blocks of gate and up of experts are read into one weight. Linear
     layers are `LinearBlocks`, the experts of a mixture `QuantizedExperts`. A quantised embedding is
     an `EmbeddingBlocks`; an output layer that shares its weight holds the same blocks. Activations,
     biases and adapters have gradients.

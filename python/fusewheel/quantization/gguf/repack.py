@@ -41,7 +41,7 @@ def repack_gguf(model: nn.Module, path: str | os.PathLike[str], dynamic: bool = 
     numbers. This function converts them back to `LinearInt4` and `LinearInt8`, without loss: a
     layer is replaced only if its weight is equal to the blocks, bit for bit. So the model must have
     been loaded from this file, and its weights must be unchanged. An output layer that shares its
-    weight with the embedding is replaced too; the embedding stays.
+    weight with the embedding is replaced too; the embedding is not.
 
     Args:
         model: a transformers model; it is changed in place.
