@@ -42,8 +42,8 @@ def cross_entropy(
     """Cross entropy of logits that are cut along the classes, as a column-parallel layer returns
     them. Each device reads its own classes, and the devices exchange three numbers for each row.
 
-    `fusewheel.cross_entropy` has the formula, and runs if the logits are whole or some device has
-    no classes. The logits have first derivatives only.
+    `fusewheel.cross_entropy` has the formula. It runs instead if the logits are whole or if a
+    device has no classes. The logits have first derivatives only.
 
     Source: Shoeybi et al., "Megatron-LM" (2019) for the parallel loss;
     `torch.nn.functional.cross_entropy`.

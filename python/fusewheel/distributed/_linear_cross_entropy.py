@@ -46,8 +46,8 @@ def linear_cross_entropy(
     """A linear layer and its cross entropy, with a weight that is cut along the classes. Each
     device computes the logits of its own classes, for 1024 rows at a time.
 
-    `fusewheel.linear_cross_entropy` has the formula, and runs if the weight is whole or some device
-    has no classes. There are first derivatives only.
+    `fusewheel.linear_cross_entropy` has the formula. It runs instead if the weight is whole or if a
+    device has no classes. There are first derivatives only.
 
     Source: Shoeybi et al., "Megatron-LM" (2019) for the parallel loss;
     `torch.nn.functional.cross_entropy` of `torch.nn.functional.linear`.

@@ -44,10 +44,10 @@ def ring_attention(
     pieces that its queries do not see. So with `causal` the last process has the most work.
 
     Partial results are merged in float32 (float64 for float64) and rounded once; so are the sums of
-    partial gradients. Gradients flow to `q`, `k`, `v` and `sinks`, also through `lse`. Second
-    derivatives go round once more, with the gradients of keys and values beside them, and PyTorch
-    operators compute them for some queries at a time, so that their memory grows linearly with a
-    piece too. There are no third derivatives.
+    partial gradients. Gradients flow to `q`, `k`, `v` and `sinks`, also through `lse`. For second
+    derivatives the pieces go round once more, with the gradients of keys and values. PyTorch
+    operators compute them for some queries at a time, so their memory grows linearly with a piece
+    too. There are no third derivatives.
 
     Source: Liu et al., "Ring Attention with Blockwise Transformers" (2023); for the window and the
     sinks see `fusewheel.attention`.
@@ -58,20 +58,20 @@ def ring_attention(
             the other dimensions of the mesh it may be whole, or cut along the batch or the heads.
             Pieces of plain tensors lie in the sequence in the order of the processes of `group`.
             Their lengths may differ.
-        k: `[B, Hkv, Lk, D]`; Hq is a multiple of Hkv. Beside a DTensor it is one too, and is
+        k: `[B, Hkv, Lk, D]`; Hq is a multiple of Hkv. If `q` is a DTensor, it is one too, and is
             redistributed to the placements of `q`.
         v: `[B, Hkv, Lk, Dv]`, with the rule of `k`.
         causal: whether query `i` of the whole sequence sees no key after `i + Lk - Lq`, with the
             lengths of the whole sequences: the last query sees all keys. Default False.
-        window: `(left, right)`: query `i` sees so many keys before and after key `i + Lk - Lq`, and
-            that key. None or -1 in the place of a number: no limit on that side. Default None: no
-            limits.
+        window: `(left, right)`: query `i` sees key `i + Lk - Lq`, at most `left` keys before it and
+            at most `right` keys after it. None or -1 instead of a number: no limit on that side.
+            Default None: no limits.
         scale: the factor of the scores; default `D ** -0.5`.
         softcap: the largest magnitude of a score; default 0, which means no cap.
         sinks: `[Hq]`, one logit for each head, which counts in the softmax but has no value; the
-            same numbers in each process. Its gradient is that of this process's queries, to be
-            summed over the group, as those of other parameters are. Beside a DTensor it is one too,
-            is cut where the heads of `q` are, and has a gradient of partial sums. Default None.
+            same numbers in each process. The gradient is that of this process's queries: sum it
+            over the group, as the gradients of other parameters. If `q` is a DTensor, it is one
+            too, is cut as the heads of `q` are, and has a gradient of partial sums. Default None.
         group: the processes that hold the pieces, for plain tensors only; default None, which means
             all processes.
         return_lse: whether to return the logsumexp of each query's scores too; default False.

@@ -34,12 +34,12 @@ def check(
     """Runs the doctor's columns over an operator, with a progress bar if a terminal is there.
 
     Args:
-        op: an overload (`torch.ops.my_package.my_op.default`), a packet with one overload, or any
-            Python function of tensors.
+        op: an overload (`torch.ops.my_package.my_op.default`), an operator with only one overload
+            (`torch.ops.my_package.my_op`), or any Python function of tensors.
         samples: tuples of arguments (or single tensors) that the operator takes, with a few dozen
             elements each; or a function that returns them and is called again for each column.
         columns: the names of the columns to run; default (), which means all that are not slow.
-        slow: whether to run the columns too that need a C++ compiler, gigabytes of memory or
+        slow: whether to also run the columns that need a C++ compiler, gigabytes of memory or
             several processes; default False.
         seconds: the time for each column; a column that takes longer is reported as hanging.
             Default 120.
@@ -47,14 +47,14 @@ def check(
             True. Without it, a crash of the operator ends this process.
         modules: the modules that a new process imports to have the operator; default ().
         fixed: the names of arguments whose values mean something else than a number, such as
-            positions in a floating tensor: the doctor does not change them nor differentiate by
+            positions in a floating tensor: the doctor neither changes them nor differentiates by
             them. Default ().
 
     Returns:
         What works, fails, is refused, or does not apply, with the reasons.
 
     Raises:
-        ValueError: there are no samples, or there is no column or no argument of a name.
+        ValueError: there are no samples, or a name in `columns` or `fixed` is unknown.
         TypeError: `op` has several overloads, or is not callable.
         RuntimeError: `isolate` is true and this system cannot fork.
     """

@@ -19,10 +19,10 @@ _LEAST = 64
 def int8_cache(config: Any) -> Any:
     """An empty cache that stores each key and each value as int8, with one scale for each.
 
-    It takes 8 bits for an element and 32 for each key and value of a head: 0.27 of the memory of
-    float32, 0.53 of bfloat16, for heads of 64 elements. `fusewheel.attention_decode` reads it as it
-    is. The first call of a model uses keys and values before they are rounded; later calls use
-    the rounded ones.
+    An element takes 8 bits, and each key and value of a head 32 more. With heads of 64 elements
+    that is 0.27 of the memory of float32, and 0.53 of bfloat16. `fusewheel.attention_decode` reads
+    the cache as it is. The first call of a model uses keys and values before they are rounded;
+    later calls use the rounded ones.
 
     The model must have `attn_implementation="fusewheel"` and run uncompiled, without gradients and
     without padding. Beam search and `crop` work.

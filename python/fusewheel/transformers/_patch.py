@@ -53,16 +53,19 @@ class PatchReport(BaseReport):
 def patch(model: nn.Module, attention: bool = True) -> PatchReport:
     """Makes the layers of one model call fused operators, without a compiler.
 
-    Replaced, in this model only, is the forward of: `torch.nn.LayerNorm`, `torch.nn.RMSNorm` and
-    `torch.nn.GELU`; RMSNorms of other classes, where the class is found to round in one of the
-    three ways of `fusewheel.rms_norm`; gated blocks (`gate_proj`, `up_proj`, `down_proj`, or
-    `gate_up_proj`) with SiLU or GELU. A class is not known by its name: it is tried on random
-    numbers, and left alone if it computes something else. A model of transformers also gets
-    `attn_implementation="fusewheel"`, `experts_implementation="fusewheel"` if it is a mixture of
-    experts and, for causal language models, fused cross entropy.
+    The forward of these layers is replaced, in this model only:
 
-    Parameters, state dictionary and hooks stay. Rotary embeddings stay too: in transformers they
-    are a function that all models of a class share.
+    - `torch.nn.LayerNorm`, `torch.nn.RMSNorm` and `torch.nn.GELU`;
+    - RMSNorms of other classes, if they round in one of the three ways of `fusewheel.rms_norm`;
+    - gated blocks (`gate_proj`, `up_proj`, `down_proj`, or `gate_up_proj`) with SiLU or GELU.
+
+    A class is not recognised by its name: it is tried on random numbers, and left alone if it
+    computes something else. A model of transformers also gets `attn_implementation="fusewheel"`,
+    `experts_implementation="fusewheel"` if it is a mixture of experts and, for causal language
+    models, fused cross entropy.
+
+    Parameters, state dictionary and hooks stay the same. Rotary embeddings are not replaced: in
+    transformers they are a function that all models of a class share.
 
     Args:
         model: the model, changed in place.
@@ -204,9 +207,9 @@ def causal_loss(
 
     Args:
         logits: `[batch, length, classes]`; the loss is computed in float32.
-        labels: int64 `[batch, length]`; the logits of a token foretell the next one.
+        labels: int64 `[batch, length]`; the logits of a token predict the next one.
         vocab_size: the number of classes.
-        num_items_in_batch: by what the sum is divided; default None, which means the mean.
+        num_items_in_batch: the divisor of the sum; default None, which means the mean.
         ignore_index: labels without a loss; default -100.
         shift_labels: the labels, shifted already; default None.
         others: ignored, as in transformers.

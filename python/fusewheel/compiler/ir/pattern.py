@@ -6,9 +6,9 @@ A pattern file declares one `Pattern`. Its function `match` looks at an anchor n
 * returns a `Match` with the nodes that compute what the operator computes, and how to emit it;
 * raises `Refuse` for a near miss, with the reason that the user reads in the report.
 
-A matcher proves that values are equal. What every rewrite has to respect in the same way (single
-use of interior values, writes in place, global modes, implicit casts, kernels, cost) is checked by
-`fusewheel.compiler.match.checks`.
+`match` proves that values are equal. `fusewheel.compiler.match.checks` checks the rest for every
+pattern: single use of interior values, writes in place, global modes, implicit casts, kernels,
+cost.
 """
 
 from __future__ import annotations
@@ -206,8 +206,8 @@ class Match:
             stay if something else uses them.
         saved: the roots that the operator keeps for its backward.
         build: emits the replacement and returns one node for each root.
-        widened: values with another dtype than follows from their operands, because of autocast or
-            an argument, which the operator computes in that dtype too.
+        widened: values whose dtype does not follow from their operands, because autocast or an
+            argument sets it; the operator computes them in that dtype too.
     """
 
     inputs: tuple[Node, ...]
@@ -239,7 +239,7 @@ class Match:
 
 @dataclass(frozen=True)
 class PaysAbove:
-    """The sizes up to which an operator is slower than what would run in its place.
+    """The sizes up to which an operator is slower than the code that it replaces.
 
     A size is the number of elements of the largest argument, on a CPU. The operator pays above it.
     0, the default of all four, means that it always pays.
