@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from compiler.test_engine import Engine, same
+from compiler.lowered import Engine, same
 from compiler.test_models import build, tokens
 from fusewheel._core.cache_argument import cache_argument
 from nightly import NIGHTLY
