@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fusewheel.dispatch import sharding
-from fusewheel.dispatch.operator import Arguments, BadInput, Make, Operator, Unsaved
+from fusewheel.dispatch.operator import Arguments, Operator, Unsaved
 from fusewheel.dispatch.sharding import PARTIAL, REPLICATE, Layout
 from fusewheel.dispatch.short import short_way
 from fusewheel.ops._checks import (
@@ -23,6 +23,7 @@ from fusewheel.ops._checks import (
 )
 from fusewheel.ops._drop_in import drop_in
 from fusewheel.ops._rows import compute_dtype, with_features
+from fusewheel.ops.linear import _linear as inputs
 
 
 def _former(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -183,76 +184,6 @@ def _backward_weight_backward(
     ]
 
 
-def _samples(make: Make) -> Iterator[Arguments]:
-    yield make(255, 123), make(507, 123), make(507)
-    yield make(3, 7), make(5, 7), make(5)
-    yield make(2, 3, 5), make(4, 5), None
-    yield make(33), make(9, 33), make(9)
-    yield make(1, 2048), make(70, 2048), None
-    yield make(4, 96), make(33, 96), make(33)
-    yield make(17, 800), make(129, 800), None
-    yield make.strided(6, 9), make.strided(8, 9), make.strided(8)
-    yield make.transposed(6, 9), make.transposed(8, 9), None
-    yield make(1, 8).expand(4, 8), make(3, 8), None
-    yield make(0, 8), make(3, 8), make(3)
-    yield make(2, 0, 8), make(3, 8), None
-    yield make(4, 0), make(3, 0), make(3)
-    yield make(4, 8), make(0, 8), None
-
-
-def _backward_x_samples(make: Make) -> Iterator[Arguments]:
-    for x, weight, _ in _samples(make):
-        yield make(*x.shape[:-1], weight.shape[0]), weight
-
-
-def _backward_weight_samples(make: Make) -> Iterator[Arguments]:
-    for x, weight, _ in _samples(make):
-        yield make(*x.shape[:-1], weight.shape[0]), x, weight
-
-
-def _bad_inputs(make: Make) -> Iterator[BadInput]:
-    x, weight, bias = make(4, 8), make(3, 8), make(3)
-    yield BadInput((x.to(torch.int32), weight, None), "x must be float32.*got int32")
-    yield BadInput((x, weight.to(torch.int8), None), "weight must be float32.*got int8")
-    yield BadInput((x, make(8), None), r"weight must be a matrix.*got shape \[8\]")
-    yield BadInput((make(4, 7), weight, None), r"x must have 8 elements.*got shape \[4, 7\]")
-    yield BadInput((make(), weight, None), r"x must have 8 elements.*got shape \[\]")
-    yield BadInput((x, weight, make(4)), r"bias must have shape \[3\].*got \[4\]")
-    yield BadInput((x, weight, bias.to(torch.int64)), "bias must be float32.*got int64")
-    if x.dtype != torch.float64:
-        yield BadInput((x, weight.double(), None), "weight may be float64 only where x is")
-
-
-def _backward_x_bad_inputs(make: Make) -> Iterator[BadInput]:
-    grad, weight = make(4, 3), make(3, 8)
-    yield BadInput((grad.to(torch.int32), weight), "grad must be float32.*got int32")
-    yield BadInput((make(), weight), r"grad must have 3 elements.*got shape \[\]")
-    yield BadInput((grad, make(8)), r"weight must be a matrix.*got shape \[8\]")
-    yield BadInput((grad, weight.to(torch.int8)), "weight must be float32.*got int8")
-    yield BadInput((make(4, 5), weight), r"grad must have 3 elements.*got shape \[4, 5\]")
-
-
-def _backward_weight_bad_inputs(make: Make) -> Iterator[BadInput]:
-    grad, x, weight = make(4, 3), make(4, 8), make(3, 8)
-    yield BadInput((grad.to(torch.int32), x, weight), "grad must be float32.*got int32")
-    yield BadInput((make(4, 5), x, weight), r"grad must have 3 elements.*got shape \[4, 5\]")
-    yield BadInput((grad, x, make(8)), r"weight must be a matrix.*got shape \[8\]")
-    yield BadInput((grad, x, weight.to(torch.int8)), "weight must be float32.*got int8")
-    yield BadInput((grad, make(4, 7), weight), r"x must have 8 elements.*got shape \[4, 7\]")
-    yield BadInput((grad, make(5, 8), weight), r"x must have as many rows as grad, 4, got 5")
-    other = torch.float64 if x.dtype != torch.float64 else torch.float32
-    yield BadInput((grad, x.to(other), weight), "x must have the dtype of grad")
-
-
-SHAPES = ((2048, 2048), (576, 1536), (2048, 8192))
-
-
-def _benchmarks(make: Make) -> Iterator[tuple[str, Arguments]]:
-    for rows in (1, 4, 16, 64, 256):
-        for outputs, inputs in SHAPES:
-            yield f"{rows}x{inputs}x{outputs}", (make(rows, inputs), make(outputs, inputs), None)
-
-
 def _sharding(*arguments: Any) -> Iterator[Layout]:
     # The bias is added on one device only, not on each.
     return sharding.linear(arguments, given=(1, 2), taken={1: 1, 2: PARTIAL})
@@ -293,9 +224,9 @@ OPERATORS: tuple[Operator, ...] = (
         backward=_backward,
         saves={"x": ("weight",), "weight": ("x",), "bias": ()},
         sharding=_sharding,
-        samples=_samples,
-        bad_inputs=_bad_inputs,
-        benchmarks=_benchmarks,
+        samples=inputs.samples,
+        bad_inputs=inputs.bad_inputs,
+        benchmarks=inputs.benchmarks,
         function=linear,
     ),
     Operator(
@@ -307,8 +238,8 @@ OPERATORS: tuple[Operator, ...] = (
         backward=_backward_x_backward,
         saves={"grad": ("weight",), "weight": ("grad",)},
         sharding=_backward_x_sharding,
-        samples=_backward_x_samples,
-        bad_inputs=_backward_x_bad_inputs,
+        samples=inputs.backward_x_samples,
+        bad_inputs=inputs.backward_x_bad_inputs,
     ),
     Operator(
         name="linear_backward_weight",
@@ -319,7 +250,7 @@ OPERATORS: tuple[Operator, ...] = (
         backward=_backward_weight_backward,
         saves={"grad": ("x",), "x": ("grad",), "weight": ()},
         sharding=_backward_weight_sharding,
-        samples=_backward_weight_samples,
-        bad_inputs=_backward_weight_bad_inputs,
+        samples=inputs.backward_weight_samples,
+        bad_inputs=inputs.backward_weight_bad_inputs,
     ),
 )
