@@ -34,15 +34,10 @@ Call::Call(const Bound& bound, std::vector<Handle> inputs)
     check_input(i);
   }
   compute_numbers();
-  find_weights();
-  for (uint32_t i = 0; i < program_.inputs; ++i) {
-    if (data_[i] == nullptr) {
-      check_input(i);
-      if (!lies_as_expected(i, input(i), "inputs")) {
-        values_[i] = copy_of(i, input(i));
-      }
-    }
+  for (uint32_t i = 0; i < given_; ++i) {
+    put_in_order(i);
   }
+  take_weights();
   layers_.reserve(program_.layers.size());
   for (const Layer& layer : program_.layers) {
     layers_.push_back(memory_of(layer));
@@ -79,6 +74,13 @@ void Call::check_input(uint32_t index) const {
   if (rank != expected) {
     throw std::runtime_error(name() + "have " + std::to_string(expected) + " dimensions, got " +
                              std::to_string(rank));
+  }
+}
+
+// Copies an input that lies in memory in another order than the program says.
+void Call::put_in_order(uint32_t index) {
+  if (!lies_as_expected(index, input(index), "inputs")) {
+    values_[index] = copy_of(index, input(index));
   }
 }
 

@@ -60,8 +60,8 @@ class Call {
   const Handle& input(uint32_t index) const;
   const Handle* bound(uint32_t index) const;
   void check_input(uint32_t index) const;
-  const void* find_weight(uint32_t index) const;
-  void find_weights();
+  void put_in_order(uint32_t index);
+  void take_weights();
   void compute_numbers();
   LayerMemory memory_of(const Layer& layer);
   void call(const Step& step);

@@ -21,7 +21,7 @@ std::string dtype_name(int32_t dtype) { return describe(static_cast<ScalarType>(
 // Whether a tensor lies in memory in the order that the program says of a value. Throws where it could
 // not be that value.
 bool Call::lies_as_expected(uint32_t index, const Handle& tensor, const char* what) const {
-  const Layout expected = layout_of(index);
+  const auto& value = program_.values[index];
   const auto name = [&] {
     return "run: " + std::string(what) +
            (index < program_.inputs ? "[" + std::to_string(index) + "]" : "") + " must ";
@@ -34,19 +34,23 @@ bool Call::lies_as_expected(uint32_t index, const Handle& tensor, const char* wh
   check(aoti_torch_get_dim(tensor.get(), &rank), "reading dimensions");
   check(aoti_torch_get_sizes(tensor.get(), &sizes), "reading sizes");
   check(aoti_torch_get_strides(tensor.get(), &strides), "reading strides");
-  if (dtype != program_.values[index].dtype) {
-    throw std::runtime_error(name() + "be " + dtype_name(program_.values[index].dtype) + ", got " +
-                             dtype_name(dtype));
+  if (dtype != value.dtype) {
+    throw std::runtime_error(name() + "be " + dtype_name(value.dtype) + ", got " + dtype_name(dtype));
   }
-  if (rank != expected.rank || !std::equal(sizes, sizes + rank, expected.sizes)) {
+  bool fits = rank == static_cast<int64_t>(value.sizes.size());
+  bool same = true;
+  bool empty = false;
+  for (int64_t i = 0; i < rank && fits; ++i) {
+    fits = sizes[i] == numbers_[value.sizes[i]];
+    same = same && (sizes[i] == 1 || strides[i] == numbers_[value.strides[i]]);
+    empty = empty || sizes[i] == 0;
+  }
+  if (!fits) {
+    const Layout expected = layout_of(index);
     throw std::runtime_error(name() + "have shape " + shown(expected.sizes, expected.rank) +
                              ", got " + shown(sizes, rank));
   }
-  bool same = true;
-  for (int64_t i = 0; i < rank && expected.numel > 0; ++i) {
-    same = same && (sizes[i] == 1 || strides[i] == expected.strides[i]);
-  }
-  return same;
+  return same || empty;
 }
 
 // A tensor in the order that the program says.
