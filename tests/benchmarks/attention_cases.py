@@ -12,6 +12,8 @@ import fusewheel
 import torch
 from benchmarks.goals import SDPA
 from benchmarks.results import DIRECTIONS
+from fusewheel.engine.attention import STEP
+from fusewheel.engine.program import ProgramWriter
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -21,6 +23,9 @@ WINDOW = 256
 PACKED = tuple(range(64, 1025, 64))
 # Of the case whose memory counts, and of the cache of one query.
 LONG, CACHED = 8192, 4096
+# Heads, heads of keys and the size of a head, where programs have steps of one query; their number.
+HEADS = (9, 3, 64), (12, 12, 64), (32, 32, 128), (4, 1, 256)
+STEPS = 8
 # Copies of a cache are larger than any cache of the processor.
 COPIED = 512 * 10**6
 
@@ -62,6 +67,10 @@ def cases_of(
         yield _decode(dtype)
         yield _decode(dtype, int8=True)
         return
+    if kind == "token":
+        for heads, length in itertools.product(HEADS, (16, 256)):
+            yield _token(dtype, length, *heads)
+        return
     for direction in directions:
         if kind == "causal":
             for length, (heads, kv_heads, size) in itertools.product(
@@ -82,7 +91,7 @@ def cases_of(
         yield _whole(kind, "fwd+bwd", q, k, v, None, False)
 
 
-KINDS = ("causal", "window", "packed", "decode", "small", "long")
+KINDS = ("causal", "window", "packed", "decode", "token", "small", "long")
 
 
 def _inputs(
@@ -221,4 +230,32 @@ def _decode(dtype: torch.dtype, int8: bool = False) -> Case:
         },
         flops=4 * heads * length * size,
         read=read,
+    )
+
+
+def _token(dtype: torch.dtype, length: int, heads: int, kv_heads: int, size: int) -> Case:
+    """One query, as a step of a program that has several of it."""
+    q, k, v = (
+        torch.randn(1, n, rows, size).to(dtype)
+        for n, rows in ((heads, 1), (kv_heads, length), (kv_heads, length))
+    )
+
+    def program(step: str, *options: Any) -> Callable[[], Any]:
+        writer = ProgramWriter()
+        given = [writer.input(t.dtype, t.shape, t.stride()) for t in (q, k, v)]
+        results = [writer.result(dtype, q.shape, q.stride()) for _ in range(STEPS)]
+        for result in results:
+            writer.step(step, (*given, *options), (result,), "attention")
+        return functools.partial(writer.finish(results), q, k, v)
+
+    theirs = None, 0.0, False, None, heads != kv_heads
+    return Case(
+        kind="token",
+        title=f"token, {STEPS} steps {heads}:{kv_heads}x{length}x{size}",
+        direction="fwd",
+        runs={
+            OWN: program(STEP, None),
+            SDPA: program("aten::scaled_dot_product_attention", *theirs),
+        },
+        flops=STEPS * 4 * heads * length * size,
     )

@@ -132,6 +132,7 @@ def attention_goals(kind: str, dtype: str, direction: str) -> dict[str, float]:
         "window": {SDPA: 4.0},
         "packed": {SDPA: 2.0} if direction == "fwd+bwd" else {},
         "decode": {READ: 0.8, SDPA: 5.0 if dtype == "float32" else 25.0},
+        "token": {},
         "small": {SDPA: 0.95},
         "long": {NEEDED: 1 / 1.1},
     }[kind]
