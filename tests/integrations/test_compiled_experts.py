@@ -14,6 +14,8 @@ import fusewheel
 import pytest
 import torch
 from fusewheel._torch.dynamo import capturing
+from fusewheel.compiler.match.captured_experts import note_captured_experts
+from fusewheel.compiler.match.report import Recorder
 from fusewheel.dispatch.operator import Make
 from integrations.test_experts import CHOSEN, EXPERTS, MODELS, build, experts_of, results
 from integrations.tiny_models import SIZES, tokens
@@ -197,3 +199,19 @@ def test_explain_says_that_one_operator_is_captured() -> None:
         report = fusewheel.explain(module, *given)
     (found,) = (r for r in report.replacements if r.pattern == "experts")
     assert (found.count, found.operator) == (1, "fusewheel::experts")
+
+
+@pytest.mark.parametrize("name", ["overloadpacket", "default"])
+def test_an_operator_is_noted_by_either_of_its_names(name: str) -> None:
+    graph, recorder = torch.fx.Graph(), Recorder()
+    operator = torch.ops.fusewheel.grouped_linear.default
+    for _ in range(4):  # two blocks
+        node = graph.call_function(operator if name == "default" else operator.overloadpacket)
+        node.meta["stack_trace"] = (
+            'File "/model.py", line 7, in forward\n    y = self.experts(x)\n'
+            'File "/transformers.py", line 3, in call\n    return way(x)\n'
+            'File "/fusewheel.py", line 5, in captured_experts\n    ...\n'
+        )
+    note_captured_experts(graph, recorder)
+    (found,) = recorder.report().replacements
+    assert (found.count, found.source, found.code) == (2, "/model.py:7", "y = self.experts(x)")
