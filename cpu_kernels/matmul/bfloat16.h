@@ -21,15 +21,13 @@ FUSEWHEEL_AMX_INLINE __m256i load_tile_row(const BFloat16* from, int64_t live) {
                        : _mm256_maskz_loadu_epi16(static_cast<__mmask16>((1u << live) - 1), from);
 }
 
-// The same as pack_bfloat16_rows, for a weight that needs no rounding.
-FUSEWHEEL_AMX inline void turn_bfloat16_rows(const LinearWeight& weight, int64_t column, int64_t live,
-                                             int64_t k, int64_t depth, BFloat16* to) {
-  const auto* from = static_cast<const BFloat16*>(weight.data) + column * weight.stride + k;
+// One tile of `depth` numbers of 16 columns; `read` gives those of a column that a step multiplies.
+template <typename Read>
+FUSEWHEEL_AMX_INLINE void turn_steps(int64_t depth, BFloat16* to, const Read& read) {
   for (int64_t step = 0; step < depth; step += kStep) {
     Vec<float> block[kTile];
     for (int64_t lane = 0; lane < kTile; ++lane) {
-      block[lane] = bit_cast<Vec<float>>(
-          lane < live ? load_step(from + lane * weight.stride + step, depth - step) : __m512i{});
+      block[lane] = bit_cast<Vec<float>>(read(lane, step));
     }
     turn_pairs(block, to + step * kTile, kStep);
   }
@@ -40,25 +38,24 @@ FUSEWHEEL_AMX inline void turn_bfloat16_rows(const LinearWeight& weight, int64_t
 FUSEWHEEL_AMX inline void pack_bfloat16_rows(const LinearWeight& weight, int64_t column,
                                              int64_t live, int64_t k, int64_t depth, BFloat16* to) {
   if (is_bfloat16(weight)) {
-    return turn_bfloat16_rows(weight, column, live, k, depth, to);
+    const auto* from = static_cast<const BFloat16*>(weight.data) + column * weight.stride + k;
+    return turn_steps(depth, to, [&](int64_t lane, int64_t step) FUSEWHEEL_AMX FUSEWHEEL_INLINED {
+      return lane < live ? load_step(from + lane * weight.stride + step, depth - step) : __m512i{};
+    });
   }
-  const int64_t whole = whole_steps(depth);
   float rows[kTile][kDepth];
   for (int64_t lane = 0; lane < kTile; ++lane) {
     const int64_t known = lane < live ? depth : 0;
     if (known > 0) {
       decode(weight, column + lane, k, known, rows[lane]);
     }
-    __builtin_memset(rows[lane] + known, 0, static_cast<size_t>(whole - known) * sizeof(float));
+    const int64_t rest = whole_steps(depth) - known;
+    __builtin_memset(rows[lane] + known, 0, static_cast<size_t>(rest) * sizeof(float));
   }
-  for (int64_t step = 0; step < whole; step += kStep) {
-    Vec<float> block[kTile];
-    for (int64_t lane = 0; lane < kTile; ++lane) {
-      const float* from = rows[lane] + step;
-      block[lane] = bit_cast<Vec<float>>(rounded(load(from), load(from + kTile)));
-    }
-    turn_pairs(block, to + step * kTile, kStep);
-  }
+  turn_steps(depth, to, [&](int64_t lane, int64_t step) FUSEWHEEL_AMX FUSEWHEEL_INLINED {
+    const float* from = rows[lane] + step;
+    return rounded(load(from), load(from + kTile));
+  });
 }
 
 // Of 32 numbers the first 16 and the others, in turn.
