@@ -21,7 +21,7 @@ IN_TRAINING = [
 def models_in_ways(models: Iterable[str], ways: Mapping[str, tuple[Any, ...]]) -> list[Any]:
     """Parameters `(model, *way)`, named `model-way`.
 
-    A change tries the first model in every way, and every third model in the first way.
+    A change tries the first model in every way, and every fourth model in the first way.
     """
     first_way = next(iter(ways))
     return [
@@ -29,7 +29,7 @@ def models_in_ways(models: Iterable[str], ways: Mapping[str, tuple[Any, ...]]) -
             model,
             *way,
             id=f"{model}-{name}",
-            marks=() if not i or (i % 3 == 0 and name == first_way) else NIGHTLY,
+            marks=() if not i or (i % 4 == 0 and name == first_way) else NIGHTLY,
         )
         for i, model in enumerate(models)
         for name, way in ways.items()
