@@ -1,17 +1,20 @@
-// Products of few rows that are sorted by group, each with its group's weight in stored blocks.
+// Products of few rows that are sorted by group, each with its group's weight in stored blocks; and of few
+// rows with one such weight.
 
 #include "grouped_linear.h"
 
 #include "grouped_products.h"
+#include "linear/args.h"
 
 namespace fusewheel {
+namespace {
 
-void grouped_linear_blocks_launch(const GroupedProductArgs& args, Stream stream) {
+void launch_products(const char* op, const GroupedProductArgs& args, Stream stream) {
   const int64_t columns = args.weights.first.rows;
   const int64_t items = args.ends.rows * columns;
   const auto run = [&](auto zero, const auto& weight) {
     using X = decltype(zero);
-    launch("grouped_linear_blocks", grouped_products<X, std::decay_t<decltype(weight)>>,
+    launch(op, grouped_products<X, std::decay_t<decltype(weight)>>,
            blocks_for(items, kProductWarps), product_block(), 0, stream, args, weight,
            InputRows<X>(args.x, args.x_stride), Divisor(columns), items);
   };
@@ -21,6 +24,22 @@ void grouped_linear_blocks_launch(const GroupedProductArgs& args, Stream stream)
   for_block_kind(args.weights.first.blocks.kind, [&](auto decoder) {
     run(float{}, BlockRows<decltype(decoder)>(args.weights));
   });
+}
+
+}  // namespace
+
+void grouped_linear_blocks_launch(const GroupedProductArgs& args, Stream stream) {
+  launch_products("grouped_linear_blocks", args, stream);
+}
+
+// All rows are of one group.
+void linear_blocks_launch(const LinearArgs& args, Stream stream) {
+  const GroupEnds ends = {nullptr, 0, true, 1, args.rows};
+  const GroupWeights weights = {args.weight, false, 0};
+  launch_products("linear_blocks",
+                  {ends, weights, false, args.x, args.x_stride, args.y_dtype, args.bias,
+                   args.bias_dtype, args.y},
+                  stream);
 }
 
 }  // namespace fusewheel

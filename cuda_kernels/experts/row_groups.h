@@ -10,6 +10,9 @@ namespace fusewheel {
 constexpr int kProductWarps = 4;  // of a block
 
 __device__ inline int64_t end_of(const GroupEnds& ends, int64_t group) {
+  if (ends.data == nullptr) {
+    return ends.rows;
+  }
   const int64_t at = group * ends.stride;
   const int64_t end = ends.is_long ? static_cast<const int64_t*>(ends.data)[at]
                                    : static_cast<const int32_t*>(ends.data)[at];

@@ -55,6 +55,9 @@ void linear_int4_launch(const LinearArgs&, Stream);
 bool linear_int4_tensor_launch(const LinearArgs&, Stream);
 void linear_int4_dequantise_launch(const LinearWeight&, const Panel&, Stream);
 
+// For up to so many rows by_vectors, and no float64: reading the weight is most of the work. x is float32.
+constexpr int64_t kFewBlockRows = 4;
+void linear_blocks_launch(const LinearArgs&, Stream);
 void linear_blocks_dequantise_launch(const LinearWeight&, const Panel&, Stream);
 
 // For both kinds of codes.

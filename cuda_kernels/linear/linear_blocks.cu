@@ -1,4 +1,5 @@
-// Decodes a weight that is stored in blocks. Products with it are ATen's, a panel at a time.
+// Decodes a weight that is stored in blocks, for ATen's product, a panel at a time. Products of few rows
+// are in experts/grouped_linear_blocks.cu.
 
 #include "args.h"
 #include "block_stage.h"

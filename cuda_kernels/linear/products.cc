@@ -139,7 +139,12 @@ void multiply_codes(Linear& call, int64_t rounded_by, Stream stream) {
   }
   const bool is_int8 = call.weight.weight.kind == WeightKind::kInt8;
   if (call.weight.weight.kind == WeightKind::kBlocks) {
-    return multiply_panels(call, stream);
+    if (call.x.count > kFewBlockRows || call.x.size == 0 || is_double) {
+      return multiply_panels(call, stream);
+    }
+    const RowMatrix x = rows_of(as_type(call.x.tensor, ScalarType::Float));
+    call.x = by_vectors(x, kBlockPart);
+    return linear_blocks_launch(linear_args(call), stream);
   }
   if (call.x.count <= kFewRows && !is_double) {
     call.x = by_vectors(call.x, kRowRun);

@@ -147,9 +147,10 @@ __global__ void __launch_bounds__(kBlock) rope_positions(const __grid_constant__
   }
 }
 
-bool all_multiples(const int64_t* strides, int count, int64_t lanes) {
-  for (int i = 0; i < count; ++i) {
-    if (strides[i] % lanes != 0) {
+template <int count>
+bool all_multiples(const int64_t (&strides)[count], int64_t lanes) {
+  for (const int64_t stride : strides) {
+    if (stride % lanes != 0) {
       return false;
     }
   }
@@ -160,12 +161,12 @@ bool all_multiples(const int64_t* strides, int count, int64_t lanes) {
 bool has_vectors(const RopeArgs& args, int64_t lanes) {
   bool vectors = (args.interleaved ? args.rotated : args.rotated / 2) % lanes == 0 &&
                  (args.size - args.rotated) % lanes == 0 && is_aligned(args.cos) &&
-                 is_aligned(args.sin) && all_multiples(args.cos_strides, 2, lanes) &&
-                 all_multiples(args.sin_strides, 2, lanes);
+                 is_aligned(args.sin) && all_multiples(args.cos_strides, lanes) &&
+                 all_multiples(args.sin_strides, lanes);
   for (const RopeTensor& tensor : args.tensors) {
     vectors = vectors && is_aligned(tensor.in) && is_aligned(tensor.out) &&
-              all_multiples(tensor.in_strides, 3, lanes) &&
-              all_multiples(tensor.out_strides, 3, lanes);
+              all_multiples(tensor.in_strides, lanes) &&
+              all_multiples(tensor.out_strides, lanes);
   }
   return vectors;
 }

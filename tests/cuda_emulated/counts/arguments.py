@@ -21,6 +21,7 @@ GROUP = 128
 CODES_IN_A_BYTE = 2
 IGNORED = -100
 FEW_ROWS = 16
+FEW_BLOCK_ROWS = 4
 MANY_EXPERTS = 8192
 SLICES = 2
 """Of the rows, whose gradients of the weight are added up."""
@@ -172,7 +173,12 @@ def blocks(name: str, features: int, columns: int = WIDTH) -> tuple[Tensor, int]
 
 
 def stored_blocks(name: str, features: int) -> Arguments:
-    """One row: the weight is decoded for PyTorch's product."""
+    """So many rows that the weight is decoded for PyTorch's product."""
+    return wide(FEW_BLOCK_ROWS + 1, WIDTH), *blocks(name, features), None
+
+
+def row_of_blocks(name: str, features: int) -> Arguments:
+    """A row, as a token has it, and a weight that is decoded while it is read."""
     return wide(1, WIDTH), *blocks(name, features), None
 
 

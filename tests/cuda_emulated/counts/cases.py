@@ -54,6 +54,7 @@ from cuda_emulated.counts.arguments import (
     rounded,
     rounding,
     routing,
+    row_of_blocks,
     sliced_losses,
     stored_blocks,
     sums_of_slices,
@@ -261,6 +262,9 @@ def _cases() -> Iterator[Case]:
         own = partial(many_rows, make), 64, 2048
         least = partial(decoded, of_row[operator])
         yield Case(operator, "decoding 2048 x 4096", *own, own=least)
+    for name in ("Q4_K", "Q6_K"):
+        own = partial(row_of_blocks, name), 64, 4096
+        yield Case("linear_blocks", f"1 x 4096 x 4096, {name}", *own, products=1)
     for name in FORMATS:
         own = partial(stored_blocks, name), 64, 2048
         least = partial(decoded_blocks, name)

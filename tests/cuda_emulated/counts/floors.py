@@ -79,7 +79,10 @@ FLOORS: dict[str, Floor] = {
         f"experts_{layer}<float, BlockRows<BlockDecoder<12> > >": Floor(0.25, _BLOCKS)
         for layer in ("first", "last")
     },
-    "grouped_products<float, BlockRows<BlockDecoder<12> > >": Floor(0.375, _BLOCKS),
+    **{
+        f"grouped_products<float, BlockRows<BlockDecoder<{kind}> > >": Floor(0.375, _BLOCKS)
+        for kind in (12, 14)
+    },
     **{
         f"grouped_tiles<{dtype}, TileSource<{dtype}, {along_inner}> >": Floor(0.25, _PRODUCTS)
         for dtype in ("__nv_bfloat16", "float")

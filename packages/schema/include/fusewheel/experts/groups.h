@@ -9,7 +9,7 @@ namespace fusewheel {
 // Where the groups end: a group has the rows from the end of the one before. Rows after the last
 // end belong to none.
 struct GroupEnds {
-  const void* data;
+  const void* data;  // null where all rows are of one group
   int64_t stride;
   bool is_long;   // int64_t, else int32_t
   int64_t count;  // of groups
