@@ -5,7 +5,7 @@
 // A LIBRARY holds operators. MODEL is a package of AOTInductor (.pt2) or a TorchScript file, INPUTS
 // a list of tensors that torch.save wrote, and OUTPUTS will be a tuple of tensors.
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
