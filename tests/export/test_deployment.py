@@ -12,7 +12,9 @@ import tiny_decoder
 import torch
 import torch._inductor.config as config
 import torch.nn.functional as F
+from filelock import FileLock
 from nightly import NIGHTLY
+from once import made_once
 from oracle import assert_program_as_good_as_eager
 from torch import Tensor
 from torch._dynamo.utils import counters
@@ -32,24 +34,29 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     example = (tiny_decoder.tokens(),)
     program = fusewheel.export(tiny_decoder.decoder(), example, dynamic_shapes=(sizes,))
     assert fusewheel.explain(program).counts() == tiny_decoder.COUNTS
-    path = tmp_path_factory.mktemp("package") / "model.pt2"
-    torch._inductor.aoti_compile_and_package(program, package_path=str(path))
-    return path
+
+    def compile_(folder: Path) -> None:
+        torch._inductor.aoti_compile_and_package(program, package_path=str(folder / "model.pt2"))
+
+    return made_once(tmp_path_factory, "package", compile_) / "model.pt2"
 
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that CMake builds the C++ programs of the documentation in."""
-    folder = tmp_path_factory.mktemp("program")
     # torch is beside the installed package; beside one that was only unpacked it is not.
     prefix = f"{fusewheel_cpu.cmake_prefix_path};{Path(torch.__file__).parent}"
     options = ("-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}")
-    subprocess.run(["cmake", "-S", SOURCE, "-B", folder, *options], check=True, timeout=120)
-    return folder
+
+    def configure(folder: Path) -> None:
+        subprocess.run(["cmake", "-S", SOURCE, "-B", folder, *options], check=True, timeout=120)
+
+    return made_once(tmp_path_factory, "program", configure)
 
 
 def built(folder: Path, program: str) -> Path:
-    subprocess.run(["cmake", "--build", folder, "--target", program], check=True, timeout=600)
+    with FileLock(f"{folder}.building"):
+        subprocess.run(["cmake", "--build", folder, "--target", program], check=True, timeout=600)
     return folder / program
 
 
