@@ -743,11 +743,8 @@ def _install_for_gpus(session: nox.Session) -> None:
 
 
 def _parallel() -> tuple[str, ...]:
-    """Options of pytest: a process more than processors, since some wait for what they start.
-
-    Four are as many as most machines have the memory for.
-    """
-    return ("-n", str(min((os.cpu_count() or 1) + 1, 4)), "--dist", "worksteal")
+    """Options of pytest: one process for each processor, but not more memory than most have."""
+    return ("-n", str(min(os.cpu_count() or 1, 4)), "--dist", "worksteal")
 
 
 def _levels(session: nox.Session, env: dict[str, str] | None = None) -> dict[str, dict[str, str]]:
