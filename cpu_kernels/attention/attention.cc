@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "dtype.h"
 #include "in_turn.h"
 #include "shared.h"
 #include "tasks.h"
@@ -16,7 +17,7 @@ namespace {
 void clear_results(const AttentionBackwardArgs& args) {
   const auto& shape = args.forward.shape;
   const int64_t count = shape.batch * shape.heads * shape.queries;
-  const int64_t size = shape.dtype == Dtype::kFloat64 ? 8 : shape.dtype == Dtype::kFloat32 ? 4 : 2;
+  const int64_t size = bytes_of(shape.dtype);
   std::memset(args.grad_q.data, 0, static_cast<size_t>(count * shape.size * size));
   if (args.dots != nullptr) {
     std::memset(args.dots, 0, static_cast<size_t>(count) * (size == 8 ? 8 : 4));

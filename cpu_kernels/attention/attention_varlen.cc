@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "dtype.h"
 #include "in_turn.h"
 #include "shared.h"
 
@@ -16,10 +17,6 @@ namespace fusewheel {
 using FUSEWHEEL_ISA::parallel_for;
 
 namespace {
-
-int64_t element_bytes(Dtype dtype) {
-  return dtype == Dtype::kFloat64 ? 8 : dtype == Dtype::kFloat32 ? 4 : 2;
-}
 
 int64_t accumulate_bytes(Dtype dtype) { return dtype == Dtype::kFloat64 ? 8 : 4; }
 
@@ -36,7 +33,7 @@ View from_row(View view, int64_t row, int64_t bytes) {
 // The arguments for one sequence alone, from those of all.
 AttentionArgs part_of(const AttentionArgs& all, const Sequence& own) {
   AttentionArgs args = all;
-  const int64_t bytes = element_bytes(args.shape.dtype);
+  const int64_t bytes = bytes_of(args.shape.dtype);
   args.shape.queries = own.queries;
   args.shape.keys = own.keys;
   args.q = from_row(args.q, own.query, bytes);
@@ -50,7 +47,7 @@ AttentionArgs part_of(const AttentionArgs& all, const Sequence& own) {
 AttentionBackwardArgs part_of(const AttentionBackwardArgs& all, const Sequence& own) {
   AttentionBackwardArgs args = all;
   args.forward = part_of(all.forward, own);
-  const int64_t bytes = element_bytes(args.forward.shape.dtype);
+  const int64_t bytes = bytes_of(args.forward.shape.dtype);
   const int64_t wide = accumulate_bytes(args.forward.shape.dtype);
   args.grad = from_row(args.grad, own.query, bytes);
   args.grad_logsumexp = from_row(args.grad_logsumexp, own.query, wide);
@@ -133,7 +130,7 @@ void attention_varlen_backward_launch(const AttentionVarlenBackwardArgs& call, S
   const int64_t wide = accumulate_bytes(shape.dtype);
   // Of queries that see no key.
   std::memset(args.grad_q.data, 0,
-              static_cast<size_t>(queries * shape.size * element_bytes(shape.dtype)));
+              static_cast<size_t>(queries * shape.size * bytes_of(shape.dtype)));
   if (args.dots != nullptr) {
     std::memset(args.dots, 0, static_cast<size_t>(queries * wide));
   }

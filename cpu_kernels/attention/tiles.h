@@ -4,6 +4,7 @@
 // Dao et al., "FlashAttention" (2022): no more than a tile of the scores exists at any time.
 #pragma once
 
+#include "dtype.h"
 #include "matmul/tile.h"
 #include "simd/math.h"
 #include "simd/transpose.h"
@@ -115,10 +116,6 @@ struct Head {
   int64_t element;
   int64_t size;
 };
-
-FUSEWHEEL_INLINE int64_t bytes_of(Dtype dtype) {
-  return dtype == Dtype::kFloat64 ? 8 : dtype == Dtype::kFloat32 ? 4 : 2;
-}
 
 FUSEWHEEL_INLINE Head head_of(const View& view, Dtype dtype, int64_t batch, int64_t head,
                               int64_t size) {

@@ -7,14 +7,11 @@
 #include <algorithm>
 #include <vector>
 
+#include "dtype.h"
 #include "in_turn.h"
 #include "matmul/matmul.h"
 
 namespace fusewheel {
-
-inline int64_t bytes_of(Dtype dtype) {
-  return dtype == Dtype::kFloat64 ? 8 : dtype == Dtype::kFloat32 ? 4 : 2;
-}
 
 inline const void* advance(const void* data, int64_t bytes) {
   return data == nullptr ? nullptr : static_cast<const char*>(data) + bytes;

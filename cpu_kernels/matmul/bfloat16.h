@@ -122,18 +122,26 @@ FUSEWHEEL_AMX inline void bfloat16_sums(const MatmulArgs& args, int64_t row, int
   const bool tiles = choices().amx;
   const int64_t unit = tiles ? kTile : kDotRest;
   const int64_t down = (rows + unit - 1) / unit * unit;
-  for (int64_t k = 0; k < args.k; k += kDepth) {
-    const int64_t depth = args.k - k < kDepth ? args.k - k : kDepth;
+  const int64_t most = args.transposed ? kTurnedDepth : kDepth;
+  for (int64_t k = 0; k < args.k; k += most) {
+    const int64_t depth = args.k - k < most ? args.k - k : most;
     const int64_t tile = whole_steps(depth) * kTile;
+    const int64_t multiplied = tiles ? whole_steps(depth) : depth + depth % 2;
     if (args.transposed) {
       pack_bfloat16_columns(args.weight, column, columns, across, k, depth, packed);
-    } else {
-      for (int64_t j = 0; j < across; j += kTile) {
-        pack_bfloat16_rows(args.weight, column + j, columns - j, k, depth, packed + j / kTile * tile);
-      }
+      product(a + k, args.a_stride, down, {packed, tile}, across, multiplied, sums, stride, k > 0,
+              next_steps(args, column, columns, k, depth));
+      continue;
     }
-    const int64_t multiplied = tiles ? whole_steps(depth) : depth + depth % 2;
-    product(a + k, args.a_stride, down, {packed, tile}, across, multiplied, sums, stride, k > 0);
+    for (int64_t j = 0; j < across; j += kPair) {
+      for (int64_t half = j; half < j + kPair; half += kTile) {
+        pack_bfloat16_rows(args.weight, column + half, columns - half, k, depth,
+                           packed + half / kTile * tile);
+      }
+      product(a + k, args.a_stride, down, {packed + j / kTile * tile, tile}, kPair, multiplied,
+              sums + j, stride, k > 0,
+              next_rows(args, kPair, column, column + j, column + columns, k, depth));
+    }
   }
 }
 

@@ -9,6 +9,8 @@
 #include "bfloat16_rows.h"
 #include "simd/amx.h"
 #include "simd/transpose.h"
+#include "next_rows.h"
+#include "tile.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
@@ -96,9 +98,9 @@ constexpr int kDotRest = 4;
 
 // Two sums for each of some rows: what AVX512_BF16 adds to 32 columns. Two neighbours of a row are
 // multiplied by a row of two neighbours of sixteen columns.
-template <int rows>
+template <int rows, typename Each>
 FUSEWHEEL_AMX_INLINE void dot_block(const BFloat16* a, int64_t a_stride, Columns b, int64_t depth,
-                                    float* c, int64_t c_stride, bool accumulate) {
+                                    float* c, int64_t c_stride, bool accumulate, const Each& each) {
   __m512 sums[rows][2];
 #pragma GCC unroll 8
   for (int i = 0; i < rows; ++i) {
@@ -107,6 +109,7 @@ FUSEWHEEL_AMX_INLINE void dot_block(const BFloat16* a, int64_t a_stride, Columns
     }
   }
   for (int64_t k = 0; k < depth; k += 2) {
+    each(k);
     const auto left = bit_cast<__m512bh>(_mm512_loadu_si512(b.data + k * kTile));
     const auto right = bit_cast<__m512bh>(_mm512_loadu_si512(b.data + b.tile + k * kTile));
 #pragma GCC unroll 8
@@ -126,19 +129,25 @@ FUSEWHEEL_AMX_INLINE void dot_block(const BFloat16* a, int64_t a_stride, Columns
   }
 }
 
-// c = a * b, or c += a * b, for a multiple of 4 rows and of 32 columns, and an even depth.
+// c = a * b, or c += a * b, for a multiple of 4 rows and of 32 columns, and an even depth. Each step of k
+// asks for a line of what is next.
 FUSEWHEEL_AMX inline __attribute__((noinline)) void dot_product(
     const BFloat16* a, int64_t a_stride, int64_t rows, Columns b, int64_t columns, int64_t depth,
-    float* c, int64_t c_stride, bool accumulate) {
+    float* c, int64_t c_stride, bool accumulate, NextRows next = {}) {
+  const auto ask = [&](int64_t) FUSEWHEEL_AMX FUSEWHEEL_INLINED { next.ask(); };
   for (int64_t j = 0; j < columns; j += kPair) {
     int64_t i = 0;
+    for (; i + kDotBlock <= rows && !next.is_done(); i += kDotBlock) {
+      dot_block<kDotBlock>(a + i * a_stride, a_stride, b.at(j, 0), depth, c + i * c_stride + j,
+                           c_stride, accumulate, ask);
+    }
     for (; i + kDotBlock <= rows; i += kDotBlock) {
       dot_block<kDotBlock>(a + i * a_stride, a_stride, b.at(j, 0), depth, c + i * c_stride + j,
-                           c_stride, accumulate);
+                           c_stride, accumulate, Nothing{});
     }
     if (i < rows) {
       dot_block<kDotRest>(a + i * a_stride, a_stride, b.at(j, 0), depth, c + i * c_stride + j,
-                          c_stride, accumulate);
+                          c_stride, accumulate, Nothing{});
     }
   }
 }
@@ -146,9 +155,11 @@ FUSEWHEEL_AMX inline __attribute__((noinline)) void dot_product(
 // By the instructions that the processor has.
 FUSEWHEEL_AMX_INLINE void product(const BFloat16* a, int64_t a_stride, int64_t rows, Columns b,
                                   int64_t columns, int64_t depth, float* c, int64_t c_stride,
-                                  bool accumulate) {
-  const auto multiply = choices().amx ? amx_product : dot_product;
-  multiply(a, a_stride, rows, b, columns, depth, c, c_stride, accumulate);
+                                  bool accumulate, const NextRows& next = {}) {
+  if (choices().amx) {
+    return amx_product(a, a_stride, rows, b, columns, depth, c, c_stride, accumulate);
+  }
+  dot_product(a, a_stride, rows, b, columns, depth, c, c_stride, accumulate, next);
 }
 
 // Thirty-two numbers rounded to bfloat16, those of `low` first.

@@ -8,6 +8,7 @@
 #include "bfloat16.h"
 #include "int8.h"
 #include "integer_amx.h"
+#include "next_rows.h"
 #include "panel.h"
 #include "rows.h"
 
@@ -69,6 +70,24 @@ void finish(const MatmulArgs& args, const A* sums, int64_t stride, int64_t row, 
   }
 }
 
+// All rows of a times a packed panel.
+template <typename A>
+void panel_rows(const A* a, int64_t a_stride, int64_t rows, const A* panel, int64_t depth, A* c,
+                bool accumulate, NextRows& next) {
+  const auto ask = [&](int64_t) FUSEWHEEL_INLINED { next.ask(); };
+  int64_t i = 0;
+  for (; i + kTileRows <= rows && !next.is_done(); i += kTileRows) {
+    panel_tile<A, kTileRows>(a + i * a_stride, a_stride, panel, depth, c + i * kBlockColumns,
+                             kBlockColumns, accumulate, ask);
+  }
+  for (; i + kTileRows <= rows; i += kTileRows) {
+    panel_tile<A, kTileRows>(a + i * a_stride, a_stride, panel, depth, c + i * kBlockColumns,
+                             kBlockColumns, accumulate);
+  }
+  short_tile<A>(rows - i, a + i * a_stride, a_stride, panel, depth, c + i * kBlockColumns,
+                kBlockColumns, accumulate, ask);
+}
+
 // Columns [column, column + columns) of y for rows [row, row + rows) of a, through packed panels.
 template <typename A>
 void block(const MatmulArgs& args, int64_t row, int64_t rows, int64_t column, int64_t columns,
@@ -78,24 +97,21 @@ void block(const MatmulArgs& args, int64_t row, int64_t rows, int64_t column, in
   A* packed = static_cast<A*>(scratch);
   A* sums = packed + kBlockColumns * kDepth;
   const A* a = static_cast<const A*>(args.a) + row * args.a_stride;
-  for (int64_t k = 0; k < args.k; k += kDepth) {
-    const int64_t depth = args.k - k < kDepth ? args.k - k : kDepth;
+  const int64_t most = args.transposed ? kTurnedDepth : kDepth;
+  for (int64_t k = 0; k < args.k; k += most) {
+    const int64_t depth = args.k - k < most ? args.k - k : most;
+    NextRows next;
     if (args.transposed) {
       pack_columns(args.weight, column, columns, panels, k, depth, packed);
+      next = next_steps(args, column, columns, k, depth);
     }
     for (int64_t p = 0; p < panels; ++p) {
       A* panel = packed + p * kDepth * width;
       if (!args.transposed) {
         pack_rows(args.weight, column + p * width, columns - p * width, k, depth, panel);
+        next = next_rows(args, width, column, column + p * width, column + columns, k, depth);
       }
-      A* c = sums + p * width;
-      int64_t i = 0;
-      for (; i + kTileRows <= rows; i += kTileRows) {
-        tile<A, kTileRows>(a + i * args.a_stride + k, args.a_stride, panel, depth,
-                           c + i * kBlockColumns, kBlockColumns, k > 0);
-      }
-      short_tile<A>(rows - i, a + i * args.a_stride + k, args.a_stride, panel, depth,
-                    c + i * kBlockColumns, kBlockColumns, k > 0);
+      panel_rows(a + k, args.a_stride, rows, panel, depth, sums + p * width, k > 0, next);
     }
   }
   if (args.k == 0) {

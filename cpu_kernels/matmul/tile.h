@@ -16,14 +16,20 @@ constexpr int kPanel = kTileVectors * kLanes<A>;
 // Steps of k that are summed in registers: the longer a sum, the more it rounds.
 constexpr int64_t kTileDepth = 128;
 
+struct Nothing {
+  FUSEWHEEL_INLINE void operator()(int64_t) const {}
+};
+
 // Rows of a and of b lie a stride apart. With depth_major a row of a has one element of every row of c.
-template <typename A, int rows, bool depth_major = false>
+// Calls each(k) in step with the products.
+template <typename A, int rows, bool depth_major = false, typename Each = Nothing>
 FUSEWHEEL_INLINE void tile(const A* a, int64_t a_stride, const A* b, int64_t b_stride, int64_t depth,
-                           A* c, int64_t c_stride, bool accumulate) {
+                           A* c, int64_t c_stride, bool accumulate, const Each& each = {}) {
   for (int64_t begin = 0; begin < depth; begin += kTileDepth) {
     const int64_t end = begin + kTileDepth < depth ? begin + kTileDepth : depth;
     Vec<A> sums[rows][kTileVectors] = {};
     for (int64_t k = begin; k < end; ++k) {
+      each(k);
       Vec<A> columns[kTileVectors];
 #pragma GCC unroll 2
       for (int j = 0; j < kTileVectors; ++j) {
@@ -48,21 +54,22 @@ FUSEWHEEL_INLINE void tile(const A* a, int64_t a_stride, const A* b, int64_t b_s
 }
 
 // The same with a packed panel: its rows are kPanel columns long.
-template <typename A, int rows>
-FUSEWHEEL_INLINE void tile(const A* a, int64_t a_stride, const A* panel, int64_t depth, A* c,
-                           int64_t c_stride, bool accumulate) {
-  tile<A, rows, false>(a, a_stride, panel, kPanel<A>, depth, c, c_stride, accumulate);
+template <typename A, int rows, typename Each = Nothing>
+FUSEWHEEL_INLINE void panel_tile(const A* a, int64_t a_stride, const A* panel, int64_t depth, A* c,
+                                 int64_t c_stride, bool accumulate, const Each& each = {}) {
+  tile<A, rows, false>(a, a_stride, panel, kPanel<A>, depth, c, c_stride, accumulate, each);
 }
 
 // A tile with fewer rows: the last of a block.
-template <typename A, int rows = kTileRows - 1>
+template <typename A, int rows = kTileRows - 1, typename Each>
 FUSEWHEEL_INLINE void short_tile(int64_t live, const A* a, int64_t a_stride, const A* panel,
-                                 int64_t depth, A* c, int64_t c_stride, bool accumulate) {
+                                 int64_t depth, A* c, int64_t c_stride, bool accumulate,
+                                 const Each& each) {
   if constexpr (rows > 0) {
     if (live == rows) {
-      return tile<A, rows>(a, a_stride, panel, depth, c, c_stride, accumulate);
+      return panel_tile<A, rows>(a, a_stride, panel, depth, c, c_stride, accumulate, each);
     }
-    short_tile<A, rows - 1>(live, a, a_stride, panel, depth, c, c_stride, accumulate);
+    short_tile<A, rows - 1>(live, a, a_stride, panel, depth, c, c_stride, accumulate, each);
   }
 }
 
