@@ -656,7 +656,7 @@ def bench(session: nox.Session) -> None:
     session.install(
         TORCH, "numpy", "matplotlib", *building.local(wheels, "fusewheel", "fusewheel-cpu")
     )
-    if "encoders" in session.posargs:
+    if {"encoders", "experts"} & set(session.posargs):
         session.install("transformers>=5.0")
     if "qlora" in session.posargs:
         session.install("transformers>=5.23", "peft", "bitsandbytes")

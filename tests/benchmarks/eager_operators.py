@@ -10,7 +10,6 @@ from unittest.mock import patch
 import fusewheel
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers.models.llama import modeling_llama
 
 
 def calling_operators(model: nn.Module) -> Callable[[Tensor], Tensor]:
@@ -19,6 +18,8 @@ def calling_operators(model: nn.Module) -> Callable[[Tensor], Tensor]:
     Args:
         model: of transformers, with Llama's modules; they are changed.
     """
+    from transformers.models.llama import modeling_llama
+
     for module in model.modules():
         if isinstance(module, modeling_llama.LlamaRMSNorm):
             module.forward = types.MethodType(_norm, module)

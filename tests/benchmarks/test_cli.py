@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from benchmarks import cli, results
 from benchmarks.examples import run
+
+TESTS = str(Path(__file__).parents[1])
 
 
 def test_the_command_in_contributing():
@@ -25,6 +32,23 @@ def test_each_table_has_options_of_its_own(capsys):
     with pytest.raises(SystemExit):
         cli.parse(["--table", "linear", "--shapes", "64"])
     assert "--shapes" in capsys.readouterr().err
+
+
+# What only some tables use. The session installs it for them alone.
+OF_SOME_TABLES = ("transformers", "peft", "bitsandbytes", "onnx", "onnxruntime", "gguf")
+
+
+def test_a_table_needs_no_package_of_another_one():
+    program = f"""
+import sys
+sys.modules.update(dict.fromkeys({OF_SOME_TABLES}))
+from benchmarks import cli
+for table in cli.TABLES:
+    cli.parse(["--table", table])
+"""
+    subprocess.run(
+        [sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": TESTS}
+    )
 
 
 def test_everything_is_written(tmp_path, capsys):
