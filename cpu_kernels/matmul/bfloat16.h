@@ -2,6 +2,7 @@
 #pragma once
 
 #include "bfloat16_tile.h"
+#include "block_bfloat16.h"
 #include "decode.h"
 #include "matmul.h"
 #include "panel.h"
@@ -43,18 +44,17 @@ FUSEWHEEL_AMX inline void pack_bfloat16_rows(const LinearWeight& weight, int64_t
       return lane < live ? load_step(from + lane * weight.stride + step, depth - step) : __m512i{};
     });
   }
-  float rows[kTile][kDepth];
+  BFloat16 rows[kTile][kDepth];
   for (int64_t lane = 0; lane < kTile; ++lane) {
     const int64_t known = lane < live ? depth : 0;
     if (known > 0) {
-      decode(weight, column + lane, k, known, rows[lane]);
+      decode_rounded(weight, column + lane, k, known, rows[lane]);
     }
     const int64_t rest = whole_steps(depth) - known;
-    __builtin_memset(rows[lane] + known, 0, static_cast<size_t>(rest) * sizeof(float));
+    __builtin_memset(rows[lane] + known, 0, static_cast<size_t>(rest) * sizeof(BFloat16));
   }
   turn_steps(depth, to, [&](int64_t lane, int64_t step) FUSEWHEEL_AMX FUSEWHEEL_INLINED {
-    const float* from = rows[lane] + step;
-    return rounded(load(from), load(from + kTile));
+    return _mm512_loadu_si512(rows[lane] + step);
   });
 }
 
@@ -67,46 +67,28 @@ FUSEWHEEL_AMX_INLINE __m512i beside(__m512i both) {
   return _mm512_permutexvar_epi16(places, both);
 }
 
-// The same as pack_bfloat16_columns, for a weight that needs no rounding.
-FUSEWHEEL_AMX inline void pair_bfloat16_columns(const LinearWeight& weight, int64_t column,
-                                                int64_t live, int64_t columns, int64_t k,
-                                                int64_t depth, BFloat16* to) {
-  const int64_t whole = whole_steps(depth);
-  const auto* from = static_cast<const BFloat16*>(weight.data) + k * weight.stride + column;
-  for (int64_t step = 0; step < whole; step += 2) {
-    for (int64_t j = 0; j < columns; j += kTile) {
-      const BFloat16* row = from + step * weight.stride + j;
-      const int64_t left = live - j < 0 ? 0 : live - j;
-      const __m256i zeros = {};
-      const __m256i first = step < depth ? load_tile_row(row, left) : zeros;
-      const __m256i second =
-          step + 1 < depth ? load_tile_row(row + weight.stride, left) : zeros;
-      const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
-      _mm512_storeu_si512(to + j * whole + step * kTile, beside(both));
-    }
-  }
-}
-
 // Tiles whose columns are columns of the weight, two of its rows at a time.
 FUSEWHEEL_AMX inline void pack_bfloat16_columns(const LinearWeight& weight, int64_t column,
                                                 int64_t live, int64_t columns, int64_t k,
                                                 int64_t depth, BFloat16* to) {
-  if (is_bfloat16(weight)) {
-    return pair_bfloat16_columns(weight, column, live, columns, k, depth, to);
-  }
   const int64_t whole = whole_steps(depth);
-  float rows[2][kStretch];
-  __builtin_memset(rows, 0, sizeof(rows));
+  const bool in_place = is_bfloat16(weight);
+  const auto* numbers = static_cast<const BFloat16*>(weight.data) + column;
+  BFloat16 decoded[2][kStretch];
   for (int64_t step = 0; step < whole; step += 2) {
-    for (int64_t i = 0; i < 2; ++i) {
-      if (step + i < depth) {
-        decode(weight, k + step + i, column, live, rows[i]);
-      } else {
-        __builtin_memset(rows[i], 0, static_cast<size_t>(live) * sizeof(float));
+    const BFloat16* rows[2] = {};
+    for (int64_t i = 0; i < 2 && step + i < depth; ++i) {
+      rows[i] = in_place ? numbers + (k + step + i) * weight.stride : decoded[i];
+      if (!in_place) {
+        decode_rounded(weight, k + step + i, column, live, decoded[i]);
       }
     }
     for (int64_t j = 0; j < columns; j += kTile) {
-      const __m512i both = rounded(load(rows[0] + j), load(rows[1] + j));
+      const int64_t left = live - j < 0 ? 0 : live - j;
+      const __m256i zeros = {};
+      const __m256i first = rows[0] != nullptr ? load_tile_row(rows[0] + j, left) : zeros;
+      const __m256i second = rows[1] != nullptr ? load_tile_row(rows[1] + j, left) : zeros;
+      const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
       _mm512_storeu_si512(to + j * whole + step * kTile, beside(both));
     }
   }

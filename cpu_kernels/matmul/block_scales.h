@@ -41,13 +41,6 @@ struct Scales {
   }
 };
 
-// A float16 number, by the instruction for it.
-FUSEWHEEL_INLINE float converted_half(const uint8_t* at) {
-  uint16_t bits;
-  __builtin_memcpy(&bits, at, sizeof(bits));
-  return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)));
-}
-
 FUSEWHEEL_INLINE __m256 first_eight(Vec<float> value) {
 #if defined(__AVX512F__)
   return _mm512_castps512_ps256(bit_cast<__m512>(value));

@@ -16,6 +16,13 @@ constexpr bool has_table(BlockKind kind) {
 }
 
 #if defined(__AVX2__)
+// A float16 number, by the instruction for it.
+FUSEWHEEL_INLINE float converted_half(const uint8_t* at) {
+  uint16_t bits;
+  __builtin_memcpy(&bits, at, sizeof(bits));
+  return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)));
+}
+
 // The 16 numbers that the codes of a kind stand for, in registers.
 template <BlockKind kind>
 struct CodeTable {

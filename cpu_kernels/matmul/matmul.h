@@ -7,7 +7,7 @@
 //   2 to 12, rounded likewise, 4-bit codes                      one_row.h: digit_rows.h
 //   few             dot products along the rows of the weight   rows.h
 //   many            packed panels and a register tile           panel.h, tile.h, next_rows.h
-//   many, bfloat16  likewise, by AMX or AVX512_BF16             bfloat16.h, bfloat16_tile.h
+//   many, bfloat16  likewise, by AMX or AVX512_BF16             bfloat16.h, bfloat16_tile.h, block_bfloat16.h
 //   rounded         likewise, in integers                       integer.h (4-bit codes), int8.h;
 //                                                               by AMX integer_amx.h, int8_amx.h
 //   sums that overflow before they are scaled                   again.h
