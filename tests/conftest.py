@@ -43,6 +43,10 @@ def pytest_configure_node(node) -> None:
     node.workerinput["seed"] = node.config.option.seed
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 def told(config: pytest.Config) -> str:
     return f"seed: {config.option.seed}; again with --seed {config.option.seed}"
 

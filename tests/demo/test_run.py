@@ -12,6 +12,8 @@ from fusewheel.demo import cli
 from fusewheel.demo.measure import measure
 from fusewheel.demo.progress import Progress
 
+pytestmark = pytest.mark.long
+
 
 def results(tiny_run, dtype="fp32"):
     return {result.mode: result for result in tiny_run[0].results if result.dtype == dtype}

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import fusewheel
+import pytest
 import torch
 import torch.distributed as dist
 from fusewheel.dispatch.operator import Make
 from group import SIZE, Check
 from oracle import assert_program_as_good_as_eager
 from torch import Tensor
+
+pytestmark = pytest.mark.long
 
 TOKENS, CHOSEN, FEATURES, BETWEEN = 13, 3, 32, 24
 EXPERTS = 2 * SIZE

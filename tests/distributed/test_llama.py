@@ -14,6 +14,8 @@ from group import SIZE, Check, in_turn
 from oracle import assert_program_as_good_as_eager
 from torch import Tensor, nn
 
+pytestmark = pytest.mark.long
+
 STEPS = 3
 WIDTH, HEADS, GROUPS, HIDDEN, CLASSES, LAYERS, LENGTH = 32, 4, 2, 48, 64, 1, 8
 NAMES = ("tensor and sequence parallel", "spread classes", "fully sharded", "compiled")

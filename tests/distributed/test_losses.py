@@ -15,6 +15,8 @@ from group import SIZE, Check
 from oracle import assert_program_as_good_as_eager
 from torch import Tensor
 
+pytestmark = pytest.mark.long
+
 ROWS, FEATURES, CLASSES = 24, 16, 43
 # ignore_index, then label smoothing, z-loss and cap.
 SETTINGS = {

@@ -17,6 +17,8 @@ from nightly import NIGHTLY
 from oracle import assert_program_as_good_as_eager, tensors_of
 from torch import Tensor
 
+pytestmark = pytest.mark.long
+
 SAMPLES = 2
 """Samples of each operator in pieces; the night compares eight."""
 GRADIENTS = 2

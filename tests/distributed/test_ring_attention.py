@@ -28,6 +28,8 @@ from group import SIZE, Check
 from oracle import DTYPES, assert_program_as_good_as_eager
 from torch import Tensor
 
+pytestmark = pytest.mark.long
+
 LAYOUTS = {
     "4 devices": 37,
     "2 devices, batch": 24,

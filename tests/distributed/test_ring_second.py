@@ -25,6 +25,8 @@ from distributed.rings import (
 from group import SIZE, Check
 from torch import Tensor
 
+pytestmark = pytest.mark.long
+
 EVERY = OPTIONS | WINDOWS
 NAMES = [*EVERY, "DTensors", "third derivatives are refused"]
 

@@ -13,6 +13,8 @@ from fusewheel.doctor.columns import huge
 from fusewheel.doctor.conformance import outcomes
 from fusewheel.doctor.outcome import Outcome, Status, examine
 
+pytestmark = pytest.mark.long
+
 BY_NAME = {column.name: column for column in doctor.COLUMNS}
 
 

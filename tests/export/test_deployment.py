@@ -22,7 +22,7 @@ from torch.export import Dim
 from without_front import run_without_front
 
 # Raised inside torch when it copies the description of a program.
-pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"), pytest.mark.long]
 
 SOURCE = Path(__file__).parents[2] / "packages" / "examples" / "cpp"
 

@@ -31,6 +31,7 @@ TRIED = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("level", "file", "those"), TRIED)
 def test_the_ways_that_the_processor_does_not_choose(
     level: str, file: str, those: str, pytestconfig: pytest.Config
