@@ -122,8 +122,18 @@ RULES = (
         KERNELS,
         "",
         "The processor may be told early or late.",
-        inside=r"prefetch|\bask_(for|ahead)\(|\basks_by_lines\(|^class LinesAhead",
+        inside=(
+            r"prefetch|\bask_(for|ahead)\(|\basks_(by_lines|for_rows)\(|\bnext_(rows|steps)\(|"
+            r"^class (LinesAhead|NextRows)"
+        ),
     ),
+    Rule(
+        ("cpu",),
+        r"&& !next\.is_done\(\);",
+        "The processor may be told early or late.",
+        old=r"!.*|next.*",
+    ),
+    Rule(("cpu",), r"\bmost = args\.transposed \? kTurned", "How much is done at a time is free."),
     Rule(
         ("cpu",),
         "",
@@ -155,7 +165,12 @@ RULES = (
     ),
     Rule(("cpu",), r"\bbool pays =", "Of two ways to the same numbers, one is faster here."),
     Rule(KERNELS, r"choices\(\)", "Of two ways to the same numbers, one is faster here."),
-    Rule(KERNELS, "", "Of two ways to the same numbers, one is faster here.", inside=r"\bis_few\("),
+    Rule(
+        KERNELS,
+        "",
+        "Of two ways to the same numbers, one is faster here.",
+        inside=r"\bis_(few|small|own|own_gradient)\(|\bhas_(dot_products|four_bits)\(",
+    ),
     Rule(
         KERNELS,
         r"\bconstexpr \w+ k(Many\w+|Few\w*|SmallGroup|LeastGroup|TaskHeads|Open) =",
