@@ -17,9 +17,9 @@ constexpr int64_t kFewRows = 4;
 // numbers. That was measured on an AMD EPYC (Zen 4): 576 x 1536 was faster, 2048 x 2048 was alike.
 constexpr int64_t kSmallWeight = int64_t{1} << 21;
 
-// Of any weight they are for a few dozen rows, which take about as long as reading the weight does: forward
-// 1.0 to 1.5 times as fast as ATen's, the gradient of x by a weight that is not small 1.0 to 1.5 times.
-// That was measured there too, from 1024 x 4096 to 4096 x 11008; small weights were slower backward.
+// With a few dozen rows they are faster for weights of any size, and about as fast as ATen's with 8 and with
+// 128. The gradient of x is faster with 16 to 64 rows, but not for small weights. That was measured there
+// too, from 1024 x 4096 to 4096 x 11008.
 constexpr int64_t kFewestOwnRows = 8;
 constexpr int64_t kMostOwnRows = 128;
 constexpr int64_t kFewestOwnGradients = 16;
@@ -41,7 +41,7 @@ bool has_dot_products() { return choices().bf16 && !choices().amx; }
 
 bool is_small(const LinearWeight& weight) { return weight.rows * weight.columns <= kSmallWeight; }
 
-// Whether a layer in this dtype has few enough rows, or a small weight, for a processor with AVX512_BF16.
+// Whether matmul/ is at least about as fast as ATen for a layer in this dtype, by AVX512_BF16.
 bool is_own(const LinearWeight& weight, int64_t rows, ScalarType dtype) {
   return dtype == ScalarType::BFloat16 && has_dot_products() &&
          (is_small(weight) || (rows >= kFewestOwnRows && rows <= kMostOwnRows));
