@@ -5,6 +5,7 @@
 #include <fusewheel/loss/linear_cross_entropy.h>
 
 #include "loss/sum_rows_args.h"
+#include "matmul/prepare.h"
 #include "matmul/products.h"
 #include "processor.h"
 
@@ -55,18 +56,18 @@ class OwnProducts final : public LinearCrossEntropyBackend {
     matmul_transposed(rows_in(grad), weight_.weight, y);
   }
 
-  // In slices of classes: the product makes a transposed copy of the logits' gradient.
+  // In slices of classes: the product makes a copy of the logits' gradient.
   void add(const Tensor& grad, const Tensor& x, const Tensor& sum, bool first) override {
-    if (!transposed_.has_value()) {
+    if (!tiles_.has_value()) {
       const int64_t rows = grad.sizes()[0];
       const int64_t width = std::max<int64_t>(1, kSliceSize / rows);
-      transposed_ = empty_matrix(std::min(call_.classes, width), rows, ScalarType::Float, grad);
+      width_ = std::min(call_.classes, width);
+      tiles_ = memory_for_tiles(width_, rows, false, grad);
     }
-    const int64_t width = transposed_->sizes()[0];
-    for (int64_t begin = 0; begin < call_.classes; begin += width) {
-      const int64_t count = std::min(width, call_.classes - begin);
+    for (int64_t begin = 0; begin < call_.classes; begin += width_) {
+      const int64_t count = std::min(width_, call_.classes - begin);
       Tensor y = part(sum, 0, begin, count);
-      matmul_gradient(rows_in(part(grad, 1, begin, count)), rows_in(x), y, !first, transposed_);
+      matmul_gradient(rows_in(part(grad, 1, begin, count)), rows_in(x), y, !first, tiles_);
     }
   }
 
@@ -80,7 +81,8 @@ class OwnProducts final : public LinearCrossEntropyBackend {
 
   const LinearCrossEntropy& call_;
   const CheckedWeight weight_;
-  std::optional<Tensor> transposed_;
+  std::optional<Tensor> tiles_;
+  int64_t width_ = 0;  // classes at a time
 };
 
 // In one order, whatever the number of threads.

@@ -3,6 +3,7 @@
 #include "activations.h"
 
 #include "rounding.h"
+#include "tile.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 namespace {
@@ -35,7 +36,50 @@ void widen_as(const WidenArgs& args, int64_t begin, int64_t end) {
   }
 }
 
+template <typename A>
+void write_tiles_as(const TilesArgs& args, int64_t begin, int64_t end) {
+  static_assert(kWholeTiles % kTileRows == 0);
+  const bool in_place =
+      args.dtype == (sizeof(A) == sizeof(double) ? Dtype::kFloat64 : Dtype::kFloat32);
+  for (int64_t strip = begin; strip < end; ++strip) {
+    const int64_t column = strip * kTilesStrip;
+    const int64_t left = args.columns - column;
+    const int64_t live = left < kTilesStrip ? left : kTilesStrip;
+    // A few rows at a time: numbers that have just been stored are slow to load as other vectors.
+    constexpr int64_t together = 8;
+    A widened[together][kTilesStrip] = {};
+    const A* numbers[together];
+    A* to = static_cast<A*>(args.to) + column * args.to_stride;
+    for (int64_t row = 0; row < args.rows; row += together, to += together * kTileRows) {
+      const int64_t rows = args.rows - row < together ? args.rows - row : together;
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t begin = (row + r) * args.stride + column;
+        if (in_place && live == kTilesStrip) {
+          numbers[r] = static_cast<const A*>(args.from) + begin;
+        } else {
+          widen_all(args.dtype, args.from, begin, live, widened[r]);
+          numbers[r] = widened[r];
+        }
+      }
+      for (int64_t i = 0; i < live; i += kTileRows) {
+        for (int64_t r = 0; r < rows; ++r) {
+          __builtin_memcpy(to + i * args.to_stride + r * kTileRows, numbers[r] + i,
+                           kTileRows * sizeof(A));
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
+
+void write_tiles(const TilesArgs& args, int64_t begin, int64_t end) {
+  if (args.wide) {
+    write_tiles_as<double>(args, begin, end);
+  } else {
+    write_tiles_as<float>(args, begin, end);
+  }
+}
 
 void widen_rows(const WidenArgs& args, int64_t begin, int64_t end) {
   if (args.wide) {

@@ -35,6 +35,24 @@ struct WidenArgs {
   bool wide;  // float64
 };
 
+// Columns of a matrix become rows of the accumulation type in tiles: as many rows side by side as the register
+// tile has, one number of each for each step. Row i begins at i * to_stride where it is the first of a tile.
+struct TilesArgs {
+  const void* from;
+  Dtype dtype;
+  int64_t stride;
+  int64_t columns;
+  int64_t rows;
+  void* to;  // rows of whole tiles, up to a multiple of kWholeTiles
+  int64_t to_stride;
+  bool wide;  // float64
+};
+
+// A register tile has so many rows at most, or a part of them.
+constexpr int64_t kWholeTiles = 12;
+// Columns that are written together: their tiles are not too many streams.
+constexpr int64_t kTilesStrip = 8 * kWholeTiles;
+
 // Rows of 16-bit numbers turned: `to` has a row for each of their columns, with zeros behind its numbers.
 struct TurnArgs {
   const void* from;
@@ -69,6 +87,8 @@ struct CodeArgs {
 }  // namespace fusewheel
 
 FUSEWHEEL_DECLARE(void widen_rows(const WidenArgs&, int64_t begin, int64_t end));
+// Strips [begin, end) of kTilesStrip columns.
+FUSEWHEEL_DECLARE(void write_tiles(const TilesArgs&, int64_t begin, int64_t end));
 FUSEWHEEL_DECLARE(void turn_rows(const TurnArgs&, int64_t begin, int64_t end));
 FUSEWHEEL_DECLARE(void round_rows(const RoundRowsArgs&, int64_t begin, int64_t end));
 // Whether integers are multiplied for such a weight and so many rows; where not, rounded activations stay

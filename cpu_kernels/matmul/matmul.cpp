@@ -71,21 +71,30 @@ void finish(const MatmulArgs& args, const A* sums, int64_t stride, int64_t row, 
 }
 
 // All rows of a times a packed panel.
-template <typename A>
+template <typename A, bool in_tiles>
 void panel_rows(const A* a, int64_t a_stride, int64_t rows, const A* panel, int64_t depth, A* c,
                 bool accumulate, NextRows& next) {
   const auto ask = [&](int64_t) FUSEWHEEL_INLINED { next.ask(); };
   int64_t i = 0;
   for (; i + kTileRows <= rows && !next.is_done(); i += kTileRows) {
-    panel_tile<A, kTileRows>(a + i * a_stride, a_stride, panel, depth, c + i * kBlockColumns,
-                             kBlockColumns, accumulate, ask);
+    panel_tile<A, kTileRows, in_tiles>(a + i * a_stride, a_stride, panel, depth,
+                                       c + i * kBlockColumns, kBlockColumns, accumulate, ask);
   }
   for (; i + kTileRows <= rows; i += kTileRows) {
-    panel_tile<A, kTileRows>(a + i * a_stride, a_stride, panel, depth, c + i * kBlockColumns,
-                             kBlockColumns, accumulate);
+    panel_tile<A, kTileRows, in_tiles>(a + i * a_stride, a_stride, panel, depth,
+                                       c + i * kBlockColumns, kBlockColumns, accumulate);
   }
-  short_tile<A>(rows - i, a + i * a_stride, a_stride, panel, depth, c + i * kBlockColumns,
-                kBlockColumns, accumulate, ask);
+  short_tile<A, in_tiles>(rows - i, a + i * a_stride, a_stride, panel, depth, c + i * kBlockColumns,
+                          kBlockColumns, accumulate, ask);
+}
+
+// Whether columns of the weight are packed for several panels at a time. One panel stays in the first-level
+// cache, but each of its steps is a row of the weight: such rows are not asked for ahead, nor decoded piece by
+// piece. With AVX-512, where a panel is larger than that cache, it was not tried.
+template <typename A>
+bool packs_together(const MatmulArgs& args) {
+  return args.transposed &&
+         (kBytes != 32 || asks_for_rows(args) || !has_numbers<A>(args.weight));
 }
 
 // Columns [column, column + columns) of y for rows [row, row + rows) of a, through packed panels.
@@ -97,21 +106,32 @@ void block(const MatmulArgs& args, int64_t row, int64_t rows, int64_t column, in
   A* packed = static_cast<A*>(scratch);
   A* sums = packed + kBlockColumns * kDepth;
   const A* a = static_cast<const A*>(args.a) + row * args.a_stride;
-  const int64_t most = args.transposed ? kTurnedDepth : kDepth;
+  const int64_t most = steps_together(args);
+  const bool together = packs_together<A>(args);
   for (int64_t k = 0; k < args.k; k += most) {
     const int64_t depth = args.k - k < most ? args.k - k : most;
     NextRows next;
-    if (args.transposed) {
+    if (together) {
       pack_columns(args.weight, column, columns, panels, k, depth, packed);
       next = next_steps(args, column, columns, k, depth);
     }
     for (int64_t p = 0; p < panels; ++p) {
-      A* panel = packed + p * kDepth * width;
+      A* panel = together ? packed + p * kDepth * width : packed;
+      const int64_t first = column + p * width;
+      const int64_t live = columns - p * width;
       if (!args.transposed) {
-        pack_rows(args.weight, column + p * width, columns - p * width, k, depth, panel);
-        next = next_rows(args, width, column, column + p * width, column + columns, k, depth);
+        pack_rows(args.weight, first, live, k, depth, panel);
+        next = next_rows(args, width, column, first, column + columns, k, depth);
+      } else if (!together) {
+        pack_columns(args.weight, first, live < width ? live : width, 1, k, depth, panel);
       }
-      panel_rows(a + k, args.a_stride, rows, panel, depth, sums + p * width, k > 0, next);
+      if (args.in_tiles) {
+        panel_rows<A, true>(a + k * kTileRows, args.a_stride, rows, panel, depth, sums + p * width,
+                            k > 0, next);
+      } else {
+        panel_rows<A, false>(a + k, args.a_stride, rows, panel, depth, sums + p * width, k > 0,
+                             next);
+      }
     }
   }
   if (args.k == 0) {

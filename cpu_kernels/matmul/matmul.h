@@ -49,6 +49,8 @@ struct MatmulArgs {
   bool bfloat16 = false;
   // y is larger than the caches; it and its rows begin with a cache line.
   bool past_caches = false;
+  // a is in tiles, as write_tiles makes them of the columns of a matrix.
+  bool in_tiles = false;
 };
 
 // How the work divides into tasks, and what memory a thread needs for one.

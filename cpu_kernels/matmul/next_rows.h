@@ -4,6 +4,7 @@
 #include "simd/prefetch.h"
 #include "dtype.h"
 #include "matmul.h"
+#include "panel.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
@@ -56,10 +57,18 @@ class NextRows {
 // A weight of fewer bytes tends to lie in the caches, where asking for it takes longer than it saves.
 constexpr int64_t kFewestBytesAsked = int64_t{2} << 20;
 
+// With more rows of a than these, what is packed is multiplied for so long that waiting for it does not count.
+constexpr int64_t kMostRowsAsking = 128;
+
 // Codes take longer to decode than to read.
 FUSEWHEEL_INLINE bool asks_for_rows(const MatmulArgs& args) {
-  return args.weight.kind == WeightKind::kFloating &&
+  return args.weight.kind == WeightKind::kFloating && args.m <= kMostRowsAsking &&
          args.n * args.k * bytes_of(args.weight.dtype) >= kFewestBytesAsked;
+}
+
+// Steps of k that are packed together.
+FUSEWHEEL_INLINE int64_t steps_together(const MatmulArgs& args) {
+  return args.transposed && asks_for_rows(args) ? kTurnedDepth : kDepth;
 }
 
 // Where columns [first, end) of y are rows of the weight, packed `columns` at a time for each stretch of k:

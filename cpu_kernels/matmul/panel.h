@@ -1,6 +1,7 @@
 // Panels of a weight: kPanel columns side by side, one element of each per step of k.
 #pragma once
 
+#include "simd/prefetch.h"
 #include "simd/transpose.h"
 #include "decode.h"
 #include "tile.h"
@@ -9,8 +10,9 @@ namespace fusewheel::FUSEWHEEL_ISA {
 
 // Steps of k in a panel: with kPanel columns it fits the first-level cache.
 constexpr int64_t kDepth = 384;
-// The same where columns are columns of the weight. Rows may lie 4 KiB apart: then a second-level cache of
-// 1 MiB with eight ways holds 256 of them, which are those that are packed and those that come next.
+// The same where columns are columns of a weight whose rows are asked for. Rows may lie 4 KiB apart: then a
+// second-level cache of 1 MiB with eight ways holds 256 of them, which are those that are packed and those that
+// come next.
 constexpr int64_t kTurnedDepth = 128;
 
 // Whether a weight is stored as the numbers that it is multiplied as.
@@ -59,6 +61,9 @@ void pack_rows(const LinearWeight& weight, int64_t column, int64_t live, int64_t
   }
 }
 
+// Rows of a weight are asked for so many before they are packed.
+constexpr int64_t kStepsAhead = 8;
+
 // Columns are columns of the weight: `panels` panels decoded row by row.
 template <typename A>
 void pack_columns(const LinearWeight& weight, int64_t column, int64_t live, int64_t panels,
@@ -72,6 +77,9 @@ void pack_columns(const LinearWeight& weight, int64_t column, int64_t live, int6
     const A* row = decoded;
     if (in_place) {
       row = static_cast<const A*>(weight.data) + (k + step) * weight.stride + column;
+      if (step + kStepsAhead < depth) {
+        prefetch(row + kStepsAhead * weight.stride, 0, live * static_cast<int64_t>(sizeof(A)));
+      }
     } else {
       decode(weight, k + step, column, live, decoded);
     }

@@ -25,16 +25,15 @@ bool share_a_set(int64_t stride, int64_t size_of_number) {
   return stride > 0 && stride * size_of_number % kSets == 0;
 }
 
-RowMatrix copy_of(const RowMatrix& rows, bool wide, bool transposed,
-                  const std::optional<Tensor>& memory) {
+RowMatrix copy_of(const RowMatrix& rows, bool wide, bool transposed) {
   const int64_t size_of_number = wide ? sizeof(double) : sizeof(float);
   const int64_t count = transposed ? rows.size : rows.count;
   const int64_t size = transposed ? rows.count : rows.size;
-  const bool apart = !memory && count > 1 && share_a_set(size, size_of_number);
+  const bool apart = count > 1 && share_a_set(size, size_of_number);
   const int64_t stride = size + (apart ? kCacheLine / size_of_number : 0);
   const int64_t sizes[] = {count, stride};
   const ScalarType type = wide ? ScalarType::Double : ScalarType::Float;
-  const Tensor to = memory ? *memory : empty_contiguous({sizes, 2}, type, rows.tensor);
+  const Tensor to = empty_contiguous({sizes, 2}, type, rows.tensor);
   const WidenArgs args{rows.tensor.const_data_ptr(), dtype_of(rows.tensor), rows.stride, rows.size,
                        transposed, rows.count, to.mutable_data_ptr(), stride, wide};
   const auto all = FUSEWHEEL_SELECT(widen_rows);
@@ -45,13 +44,34 @@ RowMatrix copy_of(const RowMatrix& rows, bool wide, bool transposed,
 
 }  // namespace
 
-RowMatrix widen(const RowMatrix& rows, bool wide, bool transposed,
-                const std::optional<Tensor>& memory) {
+RowMatrix widen(const RowMatrix& rows, bool wide, bool transposed) {
   const ScalarType type = wide ? ScalarType::Double : ScalarType::Float;
   if (!transposed && rows.tensor.scalar_type() == type) {
     return rows;
   }
-  return copy_of(rows, wide, transposed, memory);
+  return copy_of(rows, wide, transposed);
+}
+
+Tensor memory_for_tiles(int64_t columns, int64_t rows, bool wide, const Tensor& like) {
+  // Tiles are written side by side.
+  const int64_t size_of_number = wide ? sizeof(double) : sizeof(float);
+  const bool collides = share_a_set(rows * kWholeTiles, size_of_number);
+  const int64_t sizes[] = {round_up(columns, kWholeTiles),
+                           rows + (collides ? kCacheLine / size_of_number : 0)};
+  return empty_contiguous({sizes, 2}, wide ? ScalarType::Double : ScalarType::Float, like);
+}
+
+RowMatrix columns_in_tiles(const RowMatrix& rows, bool wide, const std::optional<Tensor>& memory) {
+  const Tensor to =
+      memory ? *memory : memory_for_tiles(rows.size, rows.count, wide, rows.tensor);
+  const int64_t stride = to.sizes()[1];
+  const TilesArgs args{rows.tensor.const_data_ptr(), dtype_of(rows.tensor), rows.stride, rows.size,
+                       rows.count, to.mutable_data_ptr(), stride, wide};
+  const auto write = FUSEWHEEL_SELECT(write_tiles);
+  parallel_for((rows.size + kTilesStrip - 1) / kTilesStrip,
+               kGrain / (std::max<int64_t>(rows.count, 1) * kTilesStrip) + 1,
+               [&](int64_t begin, int64_t end) { write(args, begin, end); });
+  return {to, rows.size, rows.count, stride};
 }
 
 RowMatrix spread(const RowMatrix& rows, int64_t columns) {
@@ -63,7 +83,7 @@ RowMatrix spread(const RowMatrix& rows, int64_t columns) {
   const int64_t size_of_number = wide ? sizeof(double) : sizeof(float);
   const bool pays = choices().spread_rows && columns >= kFewestColumns &&
                     rows.count >= kFewestRows && share_a_set(rows.stride, size_of_number);
-  return pays ? copy_of(rows, wide, false, std::nullopt) : rows;
+  return pays ? copy_of(rows, wide, false) : rows;
 }
 
 bool multiplies_bfloat16(const RowMatrix& rows, const LinearWeight& weight) {

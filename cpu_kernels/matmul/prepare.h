@@ -7,10 +7,15 @@
 
 namespace fusewheel {
 
-// Rows in the accumulation type: themselves where they are, a copy otherwise, into `memory` if
-// given. The copy's rows are apart, see `spread`, but in `memory`.
-RowMatrix widen(const RowMatrix& rows, bool wide, bool transposed = false,
-           const std::optional<Tensor>& memory = std::nullopt);
+// Rows in the accumulation type: themselves where they are, a copy otherwise, whose rows are apart, see
+// `spread`.
+RowMatrix widen(const RowMatrix& rows, bool wide, bool transposed = false);
+
+// The columns of such rows as rows of the accumulation type, in tiles, into `memory` if given.
+RowMatrix columns_in_tiles(const RowMatrix& rows, bool wide, const std::optional<Tensor>& memory);
+
+// Memory for so many columns of so many rows in tiles.
+Tensor memory_for_tiles(int64_t columns, int64_t rows, bool wide, const Tensor& like);
 
 // Rows of the accumulation type for a product of so many columns: themselves, or a copy whose rows lie
 // in different sets of the first-level cache, where that pays.

@@ -166,7 +166,7 @@ void matmul_transposed(const RowMatrix& grad, const LinearWeight& weight, Tensor
 
 void matmul_gradient(const RowMatrix& grad, const RowMatrix& x, Tensor& y, bool add,
                      const std::optional<Tensor>& memory) {
-  const RowMatrix a = widen(grad, is_wide(y), true, memory);
+  const RowMatrix a = columns_in_tiles(grad, is_wide(y), memory);
   LinearWeight weight = {};
   weight.kind = WeightKind::kFloating;
   weight.dtype = dtype_of(x.tensor);
@@ -175,7 +175,7 @@ void matmul_gradient(const RowMatrix& grad, const RowMatrix& x, Tensor& y, bool 
   weight.columns = x.size;
   weight.stride = x.stride;
   run({a.tensor.const_data_ptr(), a.stride, grad.size, x.size, x.count, weight, true, nullptr,
-       y.mutable_data_ptr(), dtype_of(y), false, {}, add});
+       y.mutable_data_ptr(), dtype_of(y), false, {}, add, false, false, true});
 }
 
 }  // namespace fusewheel

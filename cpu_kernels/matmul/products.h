@@ -81,8 +81,8 @@ class WaitingProducts {
 // grad [rows] @ weight -> y
 void matmul_transposed(const RowMatrix& grad, const LinearWeight& weight, Tensor& y);
 
-// grad^T [columns of grad, rows] @ x [rows, columns of x] -> y, or added to it. A copy of grad in
-// the accumulation type goes into `memory` where there is some.
+// grad^T [columns of grad, rows] @ x [rows, columns of x] -> y, or added to it. The columns of grad go in tiles
+// into `memory` where there is some.
 void matmul_gradient(const RowMatrix& grad, const RowMatrix& x, Tensor& y, bool add = false,
                      const std::optional<Tensor>& memory = std::nullopt);
 

@@ -15,6 +15,9 @@ constexpr int kPanel = kTileVectors * kLanes<A>;
 
 // Steps of k that are summed in registers: the longer a sum, the more it rounds.
 constexpr int64_t kTileDepth = 128;
+// Steps of k that the loop takes at a time. On a Zen 3 two were 5 % to 12 % faster than one, and four were
+// not.
+constexpr int kTileSteps = kBytes == 32 ? 2 : 1;
 
 struct Nothing {
   FUSEWHEEL_INLINE void operator()(int64_t) const {}
@@ -28,6 +31,7 @@ FUSEWHEEL_INLINE void tile(const A* a, int64_t a_stride, const A* b, int64_t b_s
   for (int64_t begin = 0; begin < depth; begin += kTileDepth) {
     const int64_t end = begin + kTileDepth < depth ? begin + kTileDepth : depth;
     Vec<A> sums[rows][kTileVectors] = {};
+#pragma GCC unroll kTileSteps
     for (int64_t k = begin; k < end; ++k) {
       each(k);
       Vec<A> columns[kTileVectors];
@@ -53,23 +57,25 @@ FUSEWHEEL_INLINE void tile(const A* a, int64_t a_stride, const A* b, int64_t b_s
   }
 }
 
-// The same with a packed panel: its rows are kPanel columns long.
-template <typename A, int rows, typename Each = Nothing>
+// The same with a packed panel: its rows are kPanel columns long. With in_tiles, a is one tile: step k of
+// all kTileRows rows, then the next step.
+template <typename A, int rows, bool in_tiles, typename Each = Nothing>
 FUSEWHEEL_INLINE void panel_tile(const A* a, int64_t a_stride, const A* panel, int64_t depth, A* c,
                                  int64_t c_stride, bool accumulate, const Each& each = {}) {
-  tile<A, rows, false>(a, a_stride, panel, kPanel<A>, depth, c, c_stride, accumulate, each);
+  tile<A, rows, in_tiles>(a, in_tiles ? kTileRows : a_stride, panel, kPanel<A>, depth, c, c_stride,
+                          accumulate, each);
 }
 
 // A tile with fewer rows: the last of a block.
-template <typename A, int rows = kTileRows - 1, typename Each>
+template <typename A, bool in_tiles, int rows = kTileRows - 1, typename Each>
 FUSEWHEEL_INLINE void short_tile(int64_t live, const A* a, int64_t a_stride, const A* panel,
                                  int64_t depth, A* c, int64_t c_stride, bool accumulate,
                                  const Each& each) {
   if constexpr (rows > 0) {
     if (live == rows) {
-      return panel_tile<A, rows>(a, a_stride, panel, depth, c, c_stride, accumulate, each);
+      return panel_tile<A, rows, in_tiles>(a, a_stride, panel, depth, c, c_stride, accumulate, each);
     }
-    short_tile<A, rows - 1>(live, a, a_stride, panel, depth, c, c_stride, accumulate, each);
+    short_tile<A, in_tiles, rows - 1>(live, a, a_stride, panel, depth, c, c_stride, accumulate, each);
   }
 }
 
