@@ -115,7 +115,8 @@ RULES = (
     Rule(
         KERNELS,
         r"prefetch|\basks\b|\bint64_t ahead =|"
-        r"\bconstexpr \w+ k(\w*Ahead|Soon|\w+Level|ShortRow|MayAskByLines) =",
+        r"\bconstexpr \w+ k(\w*Ahead|Soon|\w+Level|ShortRow|MayAskByLines|MostRowsAsking) =|"
+        r"\bkStepsAhead < depth",
         "The processor may be told early or late.",
     ),
     Rule(
@@ -133,7 +134,13 @@ RULES = (
         "The processor may be told early or late.",
         old=r"!.*|next.*",
     ),
-    Rule(("cpu",), r"\bmost = args\.transposed \? kTurned", "How much is done at a time is free."),
+    Rule(
+        ("cpu",),
+        r"\bmost = args\.transposed \? kTurned|\bconstexpr \w+ (kTileSteps|kTilesStrip) =|"
+        r"\bint64_t together = \d",
+        "How much is done at a time is free.",
+    ),
+    Rule(("cpu",), "", "How much is done at a time is free.", inside=r"\bsteps_together\("),
     Rule(
         ("cpu",),
         "",
@@ -169,7 +176,10 @@ RULES = (
         KERNELS,
         "",
         "Of two ways to the same numbers, one is faster here.",
-        inside=r"\bis_(few|small|own|own_gradient)\(|\bhas_(dot_products|four_bits)\(",
+        inside=(
+            r"\bis_(few|small|own|own_gradient)\(|\bhas_(dot_products|four_bits)\(|"
+            r"\bpacks_together\("
+        ),
     ),
     Rule(
         KERNELS,
