@@ -27,8 +27,15 @@ def test_without_variables_the_processor_decides():
     assert made(without() | automatic) == automatic
 
 
-# 60 bytes: what is written behind them is in no other piece of memory.
-OVERRUN = "import ctypes, torch; t = torch.empty(15); ctypes.memset(t.data_ptr() + 60, 1, 4); del t"
+# Of 60 bytes: what is written behind them is in no other piece of memory. One of 256 tensors has a mark that
+# is the byte written.
+OVERRUN = """
+import ctypes, torch
+tensors = [torch.zeros(15) for _ in range(8)]
+for tensor in tensors:
+    ctypes.memset(tensor.data_ptr() + 60, 255, 4)
+del tensor, tensors
+"""
 
 
 def test_a_write_behind_a_tensor_ends_the_process_where_marks_are_asked_for(tmp_path: Path):
