@@ -89,12 +89,12 @@ void panel_rows(const A* a, int64_t a_stride, int64_t rows, const A* panel, int6
 }
 
 // Whether columns of the weight are packed for several panels at a time. One panel stays in the first-level
-// cache, but each of its steps is a row of the weight: such rows are not asked for ahead, nor decoded piece by
-// piece. With AVX-512, where a panel is larger than that cache, it was not tried.
+// cache, but each of its steps is a row of the weight: such rows are not asked for ahead, nor are codes
+// decoded piece by piece. With AVX-512, where a panel is larger than that cache, it was not tried.
 template <typename A>
 bool packs_together(const MatmulArgs& args) {
   return args.transposed &&
-         (kBytes != 32 || asks_for_rows(args) || !has_numbers<A>(args.weight));
+         (kBytes != 32 || asks_for_rows(args) || !is_widened<A>(args.weight));
 }
 
 // Columns [column, column + columns) of y for rows [row, row + rows) of a, through packed panels.

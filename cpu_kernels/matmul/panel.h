@@ -64,31 +64,49 @@ void pack_rows(const LinearWeight& weight, int64_t column, int64_t live, int64_t
 // Rows of a weight are asked for so many before they are packed.
 constexpr int64_t kStepsAhead = 8;
 
-// Columns are columns of the weight: `panels` panels decoded row by row.
+// A row of numbers, widened, becomes step `step` of panels.
+template <typename A, typename W>
+FUSEWHEEL_INLINE void pack_step(const W* row, int64_t panels, int64_t step, A* to) {
+  for (int64_t p = 0; p < panels; ++p) {
+    A* panel = to + p * kDepth * kPanel<A> + step * kPanel<A>;
+    for (int j = 0; j < kPanel<A>; j += kLanes<A>) {
+      store(panel + j, load(row + p * kPanel<A> + j));
+    }
+  }
+}
+
+// Whether a weight is stored as numbers that are widened vector by vector.
+template <typename A>
+bool is_widened(const LinearWeight& weight) {
+  return weight.kind == WeightKind::kFloating &&
+         (weight.dtype == Dtype::kFloat64) == (sizeof(A) == sizeof(double));
+}
+
+// Columns are columns of the weight: `panels` panels, row by row.
 template <typename A>
 void pack_columns(const LinearWeight& weight, int64_t column, int64_t live, int64_t panels,
                   int64_t k, int64_t depth, A* to) {
+  if (is_widened<A>(weight) && live == panels * kPanel<A>) {
+    return for_dtype(weight.dtype, [&](auto zero) {
+      using W = decltype(zero);
+      if constexpr (sizeof(Accumulate<W>) == sizeof(A)) {
+        const W* row = static_cast<const W*>(weight.data) + k * weight.stride + column;
+        for (int64_t step = 0; step < depth; ++step, row += weight.stride) {
+          if (step + kStepsAhead < depth) {
+            prefetch(row + kStepsAhead * weight.stride, 0, live * static_cast<int64_t>(sizeof(W)));
+          }
+          pack_step(row, panels, step, to);
+        }
+      }
+    });
+  }
   A decoded[kStretch];
   for (int64_t i = live; i < panels * kPanel<A>; ++i) {
     decoded[i] = 0;
   }
-  const bool in_place = has_numbers<A>(weight) && live == panels * kPanel<A>;
   for (int64_t step = 0; step < depth; ++step) {
-    const A* row = decoded;
-    if (in_place) {
-      row = static_cast<const A*>(weight.data) + (k + step) * weight.stride + column;
-      if (step + kStepsAhead < depth) {
-        prefetch(row + kStepsAhead * weight.stride, 0, live * static_cast<int64_t>(sizeof(A)));
-      }
-    } else {
-      decode(weight, k + step, column, live, decoded);
-    }
-    for (int64_t p = 0; p < panels; ++p) {
-      A* panel = to + p * kDepth * kPanel<A> + step * kPanel<A>;
-      for (int j = 0; j < kPanel<A>; j += kLanes<A>) {
-        store(panel + j, load(row + p * kPanel<A> + j));
-      }
-    }
+    decode(weight, k + step, column, live, decoded);
+    pack_step<A, A>(decoded, panels, step, to);
   }
 }
 
