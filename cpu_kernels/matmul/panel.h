@@ -10,9 +10,9 @@ namespace fusewheel::FUSEWHEEL_ISA {
 
 // Steps of k in a panel: with kPanel columns it fits the first-level cache.
 constexpr int64_t kDepth = 384;
-// The same where columns are columns of a weight whose rows are asked for. Rows may lie 4 KiB apart: then a
-// second-level cache of 1 MiB with eight ways holds 256 of them, which are those that are packed and those that
-// come next.
+// The same where columns are columns of a weight: always in bfloat16.h, elsewhere where its rows are asked for
+// (steps_together). Rows may lie 4 KiB apart: then a second-level cache of 1 MiB with eight ways holds 256 of
+// them, which are those that are packed and those that come next.
 constexpr int64_t kTurnedDepth = 128;
 
 // Whether a weight is stored as the numbers that it is multiplied as.

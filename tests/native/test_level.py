@@ -27,8 +27,9 @@ def test_without_variables_the_processor_decides():
     assert made(without() | automatic) == automatic
 
 
-# Of 60 bytes: what is written behind them is in no other piece of memory. One of 256 tensors has a
-# mark that is the byte written.
+# Each tensor has 60 bytes: what is written behind them is in no other piece of memory. With one of
+# 256 addresses the mark happens to be the byte that is written, and nothing is found. So there are
+# eight tensors.
 OVERRUN = """
 import ctypes, torch
 tensors = [torch.zeros(15) for _ in range(8)]
