@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import fusewheel
@@ -48,6 +49,13 @@ def compiled(model: Any) -> Any:
     twin.compile(backend="fusewheel", options={"inner": "none"})
     counters.clear()
     return twin
+
+
+@pytest.fixture(autouse=True)
+def by_dynamo() -> Iterator[None]:
+    """These graphs are Dynamo's; those of `test_captured_generation.py` are not."""
+    with fusewheel.compiler.disable("capture"):
+        yield
 
 
 @pytest.fixture

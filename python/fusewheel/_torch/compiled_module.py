@@ -32,7 +32,11 @@ _lock = threading.Lock()
 _open: Counter[int] = Counter()
 
 
-def run_compiled(name: str, is_own: Callable[[object], bool]) -> None:
+# Makes of a module, of what compiled it and of its compiled call what is called instead.
+Instead = Callable[[Any, Any, Callable[..., Any]], Callable[..., Any]]
+
+
+def run_compiled(name: str, is_own: Callable[[object], bool], instead: Instead) -> None:
     """Let a method that is called through a compiled wrapper call the compiled module.
 
     Where this torch makes wrappers in another way than is known here, a call of the method warns
@@ -41,6 +45,7 @@ def run_compiled(name: str, is_own: Callable[[object], bool]) -> None:
     Args:
         name: of the method.
         is_own: whether a backend, as Dynamo keeps it, is ours; other wrappers stay as they are.
+        instead: what the method calls for a compiled call.
     """
     wrapper = find("torch._dynamo.eval_frame.OptimizedModule", _PURPOSE, otherwise=None)
     look_up = getattr(wrapper, "__getattr__", None)
@@ -55,25 +60,25 @@ def run_compiled(name: str, is_own: Callable[[object], bool]) -> None:
         module, context = self._orig_mod, self.__dict__.get("dynamo_ctx")
         bound = getattr(found, "__self__", None) is module
         own = bound and is_own(innermost(getattr(context, "callback", None)))
-        return _through(context, found) if own else found
+        return _through(context, found, instead) if own else found
 
     find_attribute.is_fusewheel = True  # type: ignore[attr-defined]
     wrapper.__getattr__ = find_attribute
 
 
-def _through(context: Any, method: Any) -> Callable[..., Any]:
+def _through(context: Any, method: Any, instead: Instead) -> Callable[..., Any]:
     """A method of a module which runs while calls of the module are compiled calls."""
 
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with _compiling(method.__self__, context, method.__name__):
+        with _compiling(method.__self__, context, method.__name__, instead):
             return method(*args, **kwargs)
 
     return call
 
 
 @contextlib.contextmanager
-def _compiling(module: Any, context: Any, name: str) -> Iterator[None]:
+def _compiling(module: Any, context: Any, name: str, instead: Instead) -> Iterator[None]:
     """A block in which this thread's calls of a module are compiled calls."""
     if not (_has_slot and _has_call):
         _warn_once(name)
@@ -85,7 +90,7 @@ def _compiling(module: Any, context: Any, name: str) -> Iterator[None]:
         if module.__dict__.get(_SLOT) is None:
             setattr(module, _SLOT, _Call(module))
         _open[key] += 1
-    call = context(module._call_impl)
+    call = instead(module, context, context(module._call_impl))
     token = _compiled.set({**_compiled.get({}), key: call})
     try:
         yield
@@ -123,6 +128,25 @@ def compiled_call(module: Any) -> Callable[..., Any]:
     """What a module calls that `Module.compile` has compiled."""
     call: Callable[..., Any] = getattr(module, _SLOT)
     return call
+
+
+def compiles_itself(module: Any) -> bool:
+    """Whether `Module.compile` has compiled a module by itself."""
+    return module.__dict__.get(_SLOT) is not None
+
+
+def context_of(module: Any) -> Any:
+    """What compiled a module, as `torch.compile` made it; None if that cannot be found out."""
+    call = module.__dict__.get(_SLOT)
+    for cell in getattr(call, "__closure__", None) or ():
+        if callable(getattr(cell.cell_contents, "callback", None)):
+            return cell.cell_contents
+    return None
+
+
+def attributes(module: Any) -> dict[str, Any]:
+    """The attributes of a module, without what it calls when it is compiled."""
+    return {name: value for name, value in vars(module).items() if name != _SLOT}
 
 
 def set_compiled_call(module: Any, call: Callable[..., Any]) -> None:

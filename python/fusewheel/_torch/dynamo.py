@@ -60,6 +60,18 @@ def innermost(backend: Any) -> object:
     return backend if unwrap is None else unwrap(backend)
 
 
+def settings_of(backend: Any) -> dict[str, Any]:
+    """The mode and the options that a backend is called with."""
+    settings: dict[str, Any] = getattr(backend, "kwargs", {})
+    return settings
+
+
+def compiles_as_told() -> bool:
+    """Whether `torch.compiler.set_stance` leaves it to compiled functions how they run."""
+    home = sys.modules.get("torch._dynamo.eval_frame")
+    return getattr(getattr(home, "_stance", None), "stance", "default") == "default"
+
+
 def forget_compiled(is_own: Callable[[object], bool]) -> None:
     """Drop the compiled code of all functions that a backend of ours has a part in.
 

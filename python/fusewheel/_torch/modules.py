@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from fusewheel._torch.find import find
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -21,3 +23,13 @@ def has_hooks(module: Any) -> bool:
 def has_global_hooks() -> bool:
     """Whether there are hooks that run for all modules; True if it cannot be found out."""
     return bool(_for_all_modules())
+
+
+def global_hooks() -> list[dict[Any, Any]]:
+    """Where torch keeps the hooks that run for all modules."""
+    home = vars(torch.nn.modules.module)
+    return [
+        value
+        for name, value in home.items()
+        if name.startswith("_global_") and isinstance(value, dict)
+    ]

@@ -11,6 +11,7 @@ from fusewheel.compiler.entry.dynamo import backend
 from fusewheel.compiler.entry.explain import explain
 from fusewheel.compiler.entry.export import export
 from fusewheel.compiler.entry.freeze import freeze
+from fusewheel.compiler.entry.generation import capture_generation
 from fusewheel.compiler.ir.pattern import Builder, Context, Match, Pattern, Refuse
 from fusewheel.compiler.match.registry import register, unregister
 from fusewheel.compiler.match.report import (
@@ -47,3 +48,5 @@ __all__ = [
     "rewrite",
     "unregister",
 ]
+
+capture_generation()

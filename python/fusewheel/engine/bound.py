@@ -39,14 +39,14 @@ def bind(program: Tensor, weights: Sequence[Tensor]) -> Tensor:
 
     Args:
         program: the `code` of a `Program`.
-        weights: its last inputs, none of which requires a gradient.
+        weights: its last inputs. Unless gradients are switched off, none may require one.
 
     Returns:
         a uint8 tensor that takes the place of `program` in ``fusewheel::run``.
 
     Raises:
-        RuntimeError: if there are more `weights` than inputs, if one requires a gradient, or
-            where `can_bind` is false.
+        RuntimeError: if there are more `weights` than inputs, if one requires a gradient while
+            gradients are switched on, or where `can_bind` is false.
     """
     name: Tensor = torch.ops.fusewheel.bind(program, list(weights))
     number = _number(name)
@@ -82,7 +82,7 @@ def _fake(program: Tensor, weights: Sequence[Tensor]) -> Tensor:
 
 
 def _autograd(program: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    if any(weight.requires_grad for weight in weights):
+    if torch.is_grad_enabled() and any(weight.requires_grad for weight in weights):
         raise RuntimeError("bind: weights must require no gradient: a program records none")
     with below_autograd():
         return bind(program, weights)

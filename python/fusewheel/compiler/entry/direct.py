@@ -1,4 +1,4 @@
-"""Calls of a frozen language model that need no Dynamo.
+"""Calls of a compiled language model that need no Dynamo.
 
 Before each call Dynamo checks guards and fetches every weight from its module, and the first call
 it traces for seconds. A model of transformers that is called with tokens, their positions and a
@@ -38,6 +38,8 @@ from fusewheel.compiler.entry.language_call import (
 )
 from fusewheel.compiler.entry.repeated_layers import RepeatedLayers
 from fusewheel.compiler.entry.unchanged import Unchanged, same
+from fusewheel.compiler.match.registry import CAPTURE
+from fusewheel.compiler.match.switches import disabled
 
 _log = logging.getLogger("fusewheel.compiler")
 
@@ -70,19 +72,27 @@ class _Program:
 
 
 class DirectCalls:
-    """The calls of one frozen model.
+    """The calls of one model.
 
     Args:
         model: the model.
         compile_: compiles a graph; what it returns takes the inputs behind the model's tensors.
+        is_usable: asked before each call: whether the model can be captured, and programs hold for
+            it as it is now. Default None, for one that does not change: whether `is_known` holds.
     """
 
-    def __init__(self, model: torch.nn.Module, compile_: Compile) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        compile_: Compile,
+        is_usable: Callable[[], bool] | None = None,
+    ) -> None:
         self._model = model
         self._compile = compile_
+        known = is_known(model)
+        self._is_usable = is_usable or (lambda: known)
         self._programs: dict[tuple[Any, ...], _Program | None] = {}
         self._lock = threading.Lock()
-        self._usable = all(map(_is_known, model.modules()))
 
     def program(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], Any] | None:
         """What computes a call, which is compiled now if it is the first of its kind.
@@ -90,10 +100,10 @@ class DirectCalls:
         Returns:
             a function without arguments; None for a call that is Dynamo's.
         """
-        if torch.compiler.is_compiling() or not self._usable:
+        if torch.compiler.is_compiling() or CAPTURE in disabled():
             return None
         call = None if args else read_call(kwargs)
-        if call is not None:
+        if call is not None and self._is_usable():
             try:
                 found = self._programs[call.kind]
             except KeyError:
@@ -105,13 +115,18 @@ class DirectCalls:
             mark_rows(rows)
         return None
 
+    def forget(self) -> None:
+        """Drop all programs: what they were captured from has changed."""
+        with self._lock:
+            self._programs = {}
+
     def _made(self, call: LanguageCall, kwargs: Mapping[str, Any]) -> _Program | None:
         with self._lock:
             if call.kind in self._programs or len(self._programs) >= _MOST:
                 return self._programs.get(call.kind)
             found = None
             try:
-                with without_collections(), working("fusewheel: compiling a frozen model"):
+                with without_collections(), working("fusewheel: compiling a language model"):
                     found = self._captured(call, kwargs)
             except Exception as error:
                 # Dynamo sees more, and an error of the model itself is raised there.
@@ -151,8 +166,12 @@ class DirectCalls:
         return _Program(run, type(result), fields, field, layers)
 
 
-def _is_known(module: torch.nn.Module) -> bool:
-    return type(module).__module__.startswith(_PACKAGES) and "forward" not in vars(module)
+def is_known(model: torch.nn.Module) -> bool:
+    """Whether it is known of all modules that they compute and do nothing else."""
+    return all(
+        type(module).__module__.startswith(_PACKAGES) and "forward" not in vars(module)
+        for module in model.modules()
+    )
 
 
 def _fake_arguments(call: LanguageCall, capture: Capture) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from torch.fx import Graph, GraphModule, Node
 from fusewheel._core.after_import import after_import
 from fusewheel._core.caches import name_version_in_caches
 from fusewheel._core.progress import working
-from fusewheel._torch import compiled_module, inductor
+from fusewheel._torch import inductor
 from fusewheel._torch.autograd import below_autograd, in_forward_mode
 from fusewheel._torch.dynamo import (
     CALLBACKS,
@@ -282,10 +282,6 @@ def _inductor(mode: str | None, options: dict[str, Any]) -> Compiled:
 
 
 also_captures(dynamo_replaces)
-# `torch.compile(model, backend="fusewheel").generate()` would run the uncompiled model.
-after_import(
-    compiled_module.HOME, functools.partial(compiled_module.run_compiled, "generate", is_own)
-)
 
 # A model is traced for longer than the backend takes, which is called at the end of that.
 _compilations = Compilations(is_own, lambda: working("fusewheel: PyTorch captures a graph"))

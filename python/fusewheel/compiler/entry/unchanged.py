@@ -1,12 +1,25 @@
-"""Finds out whether a model or its cache changed while it ran, and takes that back."""
+"""Finds out whether a model has changed: while it ran, or since it was looked at."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Mapping
-from typing import Any
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from operator import attrgetter, getitem, is_
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
+
+from fusewheel._torch.compiled_module import attributes
+from fusewheel._torch.modules import global_hooks
+
+_PACKAGE = "transformers."
+_LAYOUT = attrgetter("shape"), attrgetter("dtype"), attrgetter("device"), Tensor.stride
+# What all modules have are mostly dictionaries, and what is in these is looked at.
+_OF_ALL_MODULES = vars(torch.nn.Module()).keys() - {"training"}
+
+_Object = TypeVar("_Object")
 
 
 class Unchanged:
@@ -29,10 +42,109 @@ class Unchanged:
 
 def same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     """Whether two dictionaries hold the same objects."""
-    return a.keys() == b.keys() and all(map(operator.is_, a.values(), map(b.__getitem__, a)))
+    return a.keys() == b.keys() and all(map(is_, a.values(), map(b.__getitem__, a)))
 
 
 def _tables(module: torch.nn.Module) -> list[dict[str, Any]]:
     """The attributes of a module, and those that are dictionaries: weights, modules, hooks."""
     own = vars(module)
     return [own, *(value for value in own.values() if isinstance(value, dict))]
+
+
+class Watched:
+    """A model as it is now: attributes, weights, classes, and what their code names.
+
+    It stands in for the guards with which Dynamo checks a model before each call. It includes the
+    configuration; functions that replace others in a class, in a file of
+    transformers or in `torch.nn.functional`; and attention functions that are registered by name.
+    It does not include the numbers in parameters and buffers: programs read these in each call.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._own = len(attributes(model))
+        objects = [*(vars(module) for module in model.modules()), *_settings(model)]
+        objects = _once(objects)
+        named: list[tuple[Mapping[str, Any], str]]
+        named = [(own, name) for own in objects for name in _names(own, model)]
+        namespaces = list(_namespaces(model))
+        named += [(names, name) for names in namespaces for name in names]
+        # In columns, so that a pass over all of them is one call.
+        self._columns = list(zip(*named, strict=True))
+        self._objects = [names[name] for names, name in named]
+        inside = [*chain.from_iterable(map(_containers, objects)), *global_hooks()]
+        inside = _once([*inside, *chain.from_iterable(map(_registries, namespaces))])
+        self._empty = [found for found in inside if not found]
+        self._filled = [found for found in inside if found]
+        self._filled += [own for own in objects if own is not vars(model)]
+        self._sizes = list(map(len, self._filled))
+        inside = [found for found in inside if found]
+        self._items = [found if isinstance(found, list) else found.values() for found in inside]
+        self._seen = list(chain.from_iterable(self._items))
+        self._tensors = [*model.parameters(), *model.buffers()]
+        self._layouts = self._read_layouts()
+
+    def is_same(self) -> bool:
+        """Whether nothing has changed."""
+        try:
+            return (
+                not any(self._empty)
+                and list(map(len, self._filled)) == self._sizes
+                and all(map(is_, map(getitem, *self._columns), self._objects))
+                and all(map(is_, chain.from_iterable(self._items), self._seen))
+                and self._read_layouts() == self._layouts
+                and len(attributes(self._model)) == self._own
+            )
+        except (KeyError, RuntimeError):  # something is gone, or changes while it is read
+            return False
+
+    def _read_layouts(self) -> list[Any]:
+        return [list(map(read, self._tensors)) for read in _LAYOUT]
+
+
+def _once(found: Iterable[_Object]) -> list[_Object]:
+    return list({id(one): one for one in found}.values())
+
+
+def _names(own: dict[str, Any], model: torch.nn.Module) -> Iterable[str]:
+    """The attributes to look at of an object that has these."""
+    if own is vars(model):
+        own = attributes(model)
+    return own.keys() - _OF_ALL_MODULES if "_parameters" in own else own
+
+
+def _containers(own: Mapping[str, Any]) -> Iterator[Any]:
+    return (value for value in own.values() if isinstance(value, (dict, list)))
+
+
+def _settings(model: torch.nn.Module) -> Iterator[dict[str, Any]]:
+    """The attributes of the configurations of all modules."""
+    configs = _once(vars(module).get("config") for module in model.modules())
+    return _of_objects(configs)
+
+
+def _of_objects(values: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """The attributes of objects of transformers, and of objects in these."""
+    for value in values:
+        if type(value).__module__.startswith(_PACKAGE) and hasattr(value, "__dict__"):
+            yield vars(value)
+            yield from _of_objects(vars(value).values())
+
+
+def _namespaces(model: torch.nn.Module) -> Iterator[Mapping[str, Any]]:
+    """The classes of all modules, and the files in which those of transformers define `forward`."""
+    yield vars(torch.nn.functional)
+    classes = {c for kind in set(map(type, model.modules())) for c in kind.__mro__}
+    # Dynamo replaces methods of `Module` when it is imported.
+    for kind in classes - {torch.nn.Module, object}:
+        yield vars(kind)
+        if "forward" in vars(kind) and kind.__module__.startswith(_PACKAGE):
+            yield vars(sys.modules[kind.__module__])
+
+
+def _registries(names: Mapping[str, Any]) -> Iterator[dict[Any, Any]]:
+    """Functions by name, such as `ALL_ATTENTION_FUNCTIONS`: an object's own, and its class's."""
+    for value in list(names.values()):
+        if type(value).__module__.startswith(_PACKAGE) and isinstance(value, Mapping):
+            for own in (getattr(value, "__dict__", {}), vars(type(value))):
+                yield from (table for table in own.values() if isinstance(table, dict))

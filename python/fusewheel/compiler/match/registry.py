@@ -20,6 +20,13 @@ GROUP = "fusewheel.patterns"
 APPEND = "append"
 # That of what is captured in place of transformers' loop over experts. No graph shows the loop.
 EXPERTS = "experts"
+# That of the capture of language models without Dynamo.
+CAPTURE = "capture"
+_NO_PATTERNS = {
+    APPEND: "the rewrite of caches",
+    EXPERTS: "the rewrite of experts",
+    CAPTURE: "the capture of language models",
+}
 
 _log = logging.getLogger("fusewheel.compiler")
 _lock = threading.RLock()
@@ -83,7 +90,7 @@ def check_names(names: Iterable[str]) -> None:
         TypeError: if a name is not a string.
         ValueError: if there is no pattern of that name; the message lists the known names.
     """
-    known = {APPEND, EXPERTS, *(pattern.name for pattern in known_patterns())}
+    known = {*_NO_PATTERNS, *(pattern.name for pattern in known_patterns())}
     for name in names:
         if not isinstance(name, str):
             raise TypeError(f"the name of a pattern is a str, not {type(name).__name__}")
@@ -102,9 +109,8 @@ def _add(into: dict[str, Pattern], pattern: Pattern, others: Iterable[Pattern]) 
             f"a fusewheel.compiler.Pattern is expected, not {type(pattern).__name__}: {pattern!r}"
         )
     name = pattern.name
-    if name in (APPEND, EXPERTS):
-        what = "caches" if name == APPEND else "experts"
-        raise ValueError(f"{name!r} is the name of a rewrite of {what}")
+    if name in _NO_PATTERNS:
+        raise ValueError(f"{name!r} is the name of {_NO_PATTERNS[name]}")
     for other in others:
         if other is pattern:
             return False

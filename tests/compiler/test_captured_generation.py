@@ -1,0 +1,395 @@
+"""`generate` of compiled models without Dynamo: same texts, and every change is noticed."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import fusewheel
+import pytest
+import torch
+from compiler.test_caches import OPTIONS, build
+from compiler.test_models import tokens
+from fusewheel._core.cache_argument import cache_argument
+from fusewheel.compiler.entry import generation
+from fusewheel.compiler.entry.generation import Generating
+from nightly import NIGHTLY
+from torch._dynamo.utils import counters
+from transformers import DynamicCache
+from transformers.models.llama import modeling_llama
+
+NONE, ENGINE = {"inner": "none"}, {"inner": "engine"}
+
+
+@pytest.fixture
+def model() -> Any:
+    """In float64, in which a captured model differs by next to nothing."""
+    return build("Llama").double()
+
+
+@pytest.fixture(autouse=True)
+def no_graphs() -> None:
+    torch.compiler.reset()
+    counters.clear()
+
+
+def graphs() -> int:
+    """How many graphs Dynamo captured."""
+    return counters["stats"]["unique_graphs"]
+
+
+def compiled(model: Any, options: Any = NONE, **settings: Any) -> Any:
+    twin = copy.deepcopy(model)
+    twin.compile(backend="fusewheel", options=options, **settings)
+    return twin
+
+
+def text(model: Any, ids: torch.Tensor, **more: Any) -> torch.Tensor:
+    found: torch.Tensor = model.generate(ids, **{"max_new_tokens": 5, **OPTIONS, **more})
+    return found
+
+
+def programs(call: Any) -> int:
+    return sum(program is not None for program in call.direct._programs.values())
+
+
+@pytest.mark.parametrize("options", [None, NONE, ENGINE], ids=str)
+def test_compiled_in_place(options: Any, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts of any length take one program and tokens another one; weights may require grad."""
+    monkeypatch.setattr("fusewheel.compiler.entry.dynamo.WORTHWHILE", 1.0)
+    twin = compiled(model, options)
+    assert any(weight.requires_grad for weight in twin.parameters())
+    for length in (9, 5, 14):
+        ids = tokens(length, 1)
+        assert torch.equal(text(twin, ids), text(model, ids))
+    assert graphs() == 0 and programs(twin._compiled_call_impl) == 2
+
+
+def test_through_the_wrapper(model: Any) -> None:
+    wrapper = torch.compile(model, backend="fusewheel", options=NONE)
+    for length in (9, 5):
+        ids = tokens(length, 1)
+        assert torch.equal(text(wrapper, ids), text(model, ids))
+        assert "_compiled_call_impl" not in vars(model)
+    assert graphs() == 0 and programs(wrapper.dynamo_ctx._fusewheel_generating) == 2
+
+
+def test_calls_outside_of_generate(model: Any) -> None:
+    """A loop of one's own is captured after the first text, and a call with gradients is not."""
+    twin, ids = compiled(model), tokens(6, 1)
+    text(twin, ids)
+    _assert_same_logits(twin, model, ids)
+    assert graphs() == 0
+    twin(input_ids=ids, labels=ids).loss.backward()
+    model(input_ids=ids, labels=ids).loss.backward()
+    assert graphs() > 0
+    for one, other in zip(twin.parameters(), model.parameters(), strict=True):
+        # The angles of the rotary embedding are in float32.
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-4)
+
+
+def _attribute(model: Any) -> None:
+    model.model.norm.variance_epsilon = 0.5
+
+
+def _configuration(model: Any) -> None:
+    model.config.num_hidden_layers = 0  # no layer is called, though there is one
+
+
+def _parameter(model: Any) -> None:
+    model.model.norm.weight = torch.nn.Parameter(torch.full_like(model.model.norm.weight, 2.0))
+
+
+def _memory(model: Any) -> None:
+    model.model.norm.weight.data = torch.full_like(model.model.norm.weight, 2.0)
+
+
+def _values(model: Any) -> None:
+    with torch.no_grad():
+        model.model.norm.weight.mul_(-1)
+
+
+def _strides(model: Any) -> None:
+    weight = model.model.layers[0].mlp.up_proj.weight
+    weight.data = torch.flip(weight.data, [0]).t().contiguous().t()
+
+
+def _shapes(model: Any) -> None:
+    mlp = model.model.layers[0].mlp
+    for weight, dim in (
+        (mlp.gate_proj.weight, 0),
+        (mlp.up_proj.weight, 0),
+        (mlp.down_proj.weight, 1),
+    ):
+        weight.data = torch.cat((weight.data, weight.data), dim)
+
+
+def _buffer(model: Any) -> None:
+    rotary = model.model.rotary_emb
+    rotary.register_buffer("inv_freq", rotary.inv_freq * 2, persistent=False)
+
+
+def _layer(model: Any) -> None:
+    model.model.layers[0] = copy.deepcopy(model.model.layers[0])
+    model.model.layers[0].mlp.down_proj.weight.data.mul_(-1)
+
+
+def _activation(model: Any) -> None:
+    for layer in model.model.layers:
+        layer.mlp.act_fn = torch.nn.Tanh()
+
+
+def _hook(model: Any) -> None:
+    model.model.layers[0].mlp.register_forward_hook(lambda module, args, result: result * -1)
+
+
+def _own_forward(model: Any) -> None:
+    plain = model.model.norm.forward
+    model.model.norm.forward = lambda x: -plain(x)
+
+
+def _whole_forward(model: Any) -> None:
+    plain = model.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        result = plain(*args, **kwargs)
+        result.logits = -result.logits
+        return result
+
+    model.forward = forward
+
+
+CHANGES: list[Callable[[Any], None]] = [
+    *(_attribute, _configuration, _parameter, _memory, _values, _strides, _shapes, _buffer),
+    *(_layer, _activation, _hook, _own_forward, _whole_forward),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_change_of_the_model(change: Any, model: Any) -> None:
+    twin, ids = _captured(model), tokens(6, 1)
+    change(twin)
+    change(model)
+    _assert_same_logits(twin, model, ids)
+
+
+def _assert_same_logits(twin: Any, model: Any, ids: torch.Tensor) -> None:
+    """Of a prompt and of a token, by calls as `generate` makes them."""
+    found, expected = map(_logits, (twin, model), (ids, ids))
+    torch.testing.assert_close(found, expected)
+
+
+def _captured(model: Any) -> Any:
+    """A compiled model that would not notice a change without a check: it has its programs."""
+    twin, ids = compiled(model, ENGINE), tokens(6, 1)
+    text(twin, ids)
+    _assert_same_logits(twin, model, ids)
+    assert programs(twin._compiled_call_impl) == 4 and graphs() == 0
+    return twin
+
+
+def _logits(model: Any, ids: torch.Tensor) -> list[torch.Tensor]:
+    config = copy.copy(model.config)
+    config.num_hidden_layers = len(model.model.layers)
+    more = {cache_argument(): DynamicCache(config=config), "use_cache": True}
+    with torch.no_grad():
+        return [model(input_ids=part, **more).logits for part in (ids, ids[:, :1])]
+
+
+@contextlib.contextmanager
+def _class_method() -> Iterator[None]:
+    norm = modeling_llama.LlamaRMSNorm
+    plain = norm.forward
+    norm.forward = lambda self, x: -plain(self, x)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        norm.forward = plain  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def _replaced(home: Any, name: str, new: Any) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(home, name, new)
+        yield
+
+
+@contextlib.contextmanager
+def _registered() -> Iterator[None]:
+    functions = modeling_llama.ALL_ATTENTION_FUNCTIONS
+    plain = functions["sdpa"]
+
+    def halved(*args: Any, **kwargs: Any) -> Any:
+        out, weights = plain(*args, **kwargs)
+        return out / 2, weights
+
+    functions["sdpa"] = halved
+    try:
+        yield
+    finally:
+        functions["sdpa"] = plain
+
+
+@contextlib.contextmanager
+def _hook_of_all_modules() -> Iterator[None]:
+    handle = torch.nn.modules.module.register_module_forward_hook(
+        lambda module, args, result: (
+            -result if isinstance(module, modeling_llama.LlamaMLP) else None
+        )
+    )
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+OTHERS: dict[str, Callable[[], Any]] = {
+    "a method of a class": _class_method,
+    "a function of the model's file": lambda: _replaced(
+        modeling_llama, "apply_rotary_pos_emb", lambda q, k, *args, **kwargs: (q, k)
+    ),
+    "torch.nn.functional": lambda: _replaced(
+        torch.nn.functional, "silu", lambda x, inplace=False: torch.tanh(x)
+    ),
+    "an attention function": _registered,
+    "a hook of all modules": _hook_of_all_modules,
+}
+
+
+@pytest.mark.parametrize("change", OTHERS.values(), ids=OTHERS)
+def test_a_change_outside_of_the_model(change: Any, model: Any) -> None:
+    twin, ids = _captured(model), tokens(6, 1)
+    with torch.no_grad():
+        before = model(input_ids=ids).logits
+        with change():
+            assert not torch.allclose(model(input_ids=ids).logits, before)
+            _assert_same_logits(twin, model, ids)
+    _assert_same_logits(twin, model, ids)
+
+
+def test_code_of_ones_own_runs_in_every_call(model: Any) -> None:
+    twin, seen, ids = _captured(model), list[int](), tokens(6, 1)
+    plain = twin.model.norm.forward
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x.shape[1])
+        return plain(x)
+
+    twin.model.norm.forward = forward
+    text(twin, ids, max_new_tokens=2)
+    text(twin, ids, max_new_tokens=2)
+    assert seen == [6, 1, 6, 1]
+
+
+def test_a_change_between_tokens(model: Any) -> None:
+    ids, twin = tokens(6, 1), compiled(model)
+    text(twin, ids)
+
+    def changes(of: Any) -> Callable[..., torch.Tensor]:
+        def change(read: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            of.model.norm.variance_epsilon = float(read.shape[1]) - 5.5
+            return torch.zeros(1, dtype=torch.bool)
+
+        return change
+
+    expected = text(model, ids, stopping_criteria=[changes(model)])
+    assert torch.equal(text(twin, ids, stopping_criteria=[changes(twin)]), expected)
+
+
+def test_dropout_is_dynamos(model: Any) -> None:
+    twin, ids = compiled(model), tokens(6, 1)
+    twin.train()
+    text(twin, ids)
+    assert programs(twin._compiled_call_impl) == 0 and graphs() > 0
+    twin.eval()
+    assert torch.equal(text(twin, ids), text(model, ids))
+    assert programs(twin._compiled_call_impl) == 2
+
+
+def test_a_training_step_between_texts(model: Any) -> None:
+    twin, ids = compiled(model), tokens(6, 1)
+    for each in (twin, model):
+        text(each, ids)
+        step = torch.optim.SGD(each.parameters(), lr=0.1)
+        each(input_ids=ids, labels=ids).loss.backward()
+        step.step()
+        text(each, ids)
+    model.load_state_dict(twin.state_dict())
+    _assert_same_logits(twin, model, ids)
+
+
+def test_a_model_that_changes_often_is_dynamos(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation, "_MOST_CHANGES", 1)
+    twin, ids = compiled(model), tokens(6, 1)
+    for eps in (1e-6, 1e-2, 1.0):
+        model.model.norm.variance_epsilon = twin.model.norm.variance_epsilon = eps
+        assert graphs() == 0
+        assert torch.equal(text(twin, ids), text(model, ids))
+    assert graphs() > 0
+
+
+def test_left_to_dynamo(model: Any) -> None:
+    """Where it is switched off, or was told to compile in a way of its own."""
+    ids = tokens(6, 1)
+    expected = text(model, ids, max_new_tokens=1)
+    with fusewheel.compiler.disable("capture"):
+        twin = compiled(model)
+        assert torch.equal(text(twin, ids, max_new_tokens=1), expected)
+        assert graphs() == 1
+    with torch.compiler.set_stance("force_eager"):
+        assert torch.equal(text(twin, ids, max_new_tokens=1), expected)
+        assert programs(twin._compiled_call_impl) == 0
+    for options in ({"inner": "eager"}, {"inner": "aot_eager"}):
+        twin = compiled(model, options)
+        assert torch.equal(text(twin, ids, max_new_tokens=1), expected)
+        assert not isinstance(twin._compiled_call_impl, Generating)
+
+
+def test_other_backends_stay_as_they_are(model: Any) -> None:
+    model.compile(backend="eager")
+    own = model._compiled_call_impl
+    text(model, tokens(5, 1))
+    assert model._compiled_call_impl is own
+
+
+@NIGHTLY
+def test_compiled_layers_are_dynamos(model: Any) -> None:
+    twin, ids = compiled(model), tokens(5, 1)
+    twin.model.layers[0].compile(backend="eager")
+    assert torch.equal(text(twin, ids), text(model, ids))
+    assert programs(twin._compiled_call_impl) == 0
+
+
+def test_part_of_something_that_is_compiled(model: Any) -> None:
+    twin, ids = _captured(model), tokens(6, 1)
+    whole = torch.compile(
+        lambda x: twin(x, use_cache=False).logits, backend="eager", fullgraph=True
+    )
+    with torch.no_grad():
+        assert torch.equal(whole(ids), model(ids, use_cache=False).logits)
+    assert fusewheel.explain(twin, ids).replacements
+
+
+def test_copies_begin_anew(model: Any) -> None:
+    ids = tokens(5, 1)
+    wrapper = torch.compile(model, backend="fusewheel", options=NONE)
+    expected = text(wrapper, ids)
+    for whole in (wrapper, model):
+        twin = copy.deepcopy(whole)
+        twin.model.norm.variance_epsilon = 1.0
+        assert not torch.equal(twin(ids).logits, model(ids).logits)
+        text(twin, ids)
+    assert torch.equal(text(wrapper, ids), expected)
+
+
+def test_leaves_nothing_behind(model: Any) -> None:
+    twin = compiled(model)
+    text(twin, tokens(5, 1))
+    gone = weakref.ref(twin)
+    del twin
+    gc.collect()
+    assert gone() is None
