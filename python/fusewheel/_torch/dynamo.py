@@ -68,8 +68,10 @@ def settings_of(backend: Any) -> dict[str, Any]:
 
 def compiles_as_told() -> bool:
     """Whether `torch.compiler.set_stance` leaves it to compiled functions how they run."""
-    home = sys.modules.get("torch._dynamo.eval_frame")
-    return getattr(getattr(home, "_stance", None), "stance", "default") == "default"
+    told = find(
+        "torch._dynamo.eval_frame._stance", "see how compiled functions are to run", otherwise=None
+    )
+    return getattr(told, "stance", "default") == "default"
 
 
 def forget_compiled(is_own: Callable[[object], bool]) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from fusewheel._torch.find import find
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -13,6 +11,9 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 _for_all_modules = find(
     "torch.nn.modules.module._has_any_global_hook", "see whether hooks are called", lambda: True
 )
+_WATCH = "see that such hooks were added"
+_before_calls = find("torch.nn.modules.module._global_forward_pre_hooks", _WATCH, otherwise={})
+_after_calls = find("torch.nn.modules.module._global_forward_hooks", _WATCH, otherwise={})
 
 
 def has_hooks(module: Any) -> bool:
@@ -26,10 +27,5 @@ def has_global_hooks() -> bool:
 
 
 def global_hooks() -> list[dict[Any, Any]]:
-    """Where torch keeps the hooks that run for all modules."""
-    home = vars(torch.nn.modules.module)
-    return [
-        value
-        for name, value in home.items()
-        if name.startswith("_global_") and isinstance(value, dict)
-    ]
+    """Where torch keeps the hooks that run for all modules when they are called."""
+    return [_before_calls, _after_calls]
