@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from compiler.test_captured_generation import assert_same_logits, captured, in_float64
+from compiler.test_captured_generation import (
+    assert_same_logits,
+    captured,
+    in_float64,
+    programs,
+)
 from compiler.test_models import tokens
 from transformers.models.llama import modeling_llama
 
@@ -173,3 +178,25 @@ def test_a_change_outside_of_the_model(change: Any, model: Any) -> None:
             assert not torch.allclose(model(input_ids=ids).logits, before)
             assert_same_logits(twin, model, ids)
     assert_same_logits(twin, model, ids)
+
+
+class _Negated(torch.nn.Parameter):
+    """A weight whose products have the other sign."""
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> torch.Tensor:
+        with torch._C.DisableTorchFunctionSubclass():
+            result: torch.Tensor = func(*args, **(kwargs or {}))
+        return -result if func is torch.nn.functional.linear else result
+
+
+def test_a_tensor_class(model: Any) -> None:
+    """What it does to operations is its own: the model is left to Dynamo."""
+    twin, ids = captured(model), tokens(6, 1)
+    for each in (twin, model):
+        linear = each.model.layers[0].mlp.down_proj
+        linear.weight = _Negated(linear.weight.detach())
+    assert_same_logits(twin, model, ids)
+    assert programs(twin._compiled_call_impl) == 0
