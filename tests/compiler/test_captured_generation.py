@@ -38,11 +38,11 @@ def graphs() -> int:
     return counters["stats"]["unique_graphs"]
 
 
-def compiled(model: Any, options: Any = NONE, **settings: Any) -> Any:
+def compiled(model: Any, options: Any = NONE) -> Any:
     torch.compiler.reset()
     counters.clear()
     twin = copy.deepcopy(model)
-    twin.compile(backend="fusewheel", options=options, **settings)
+    twin.compile(backend="fusewheel", options=options)
     return twin
 
 
@@ -173,6 +173,7 @@ def test_a_model_that_changes_often_is_dynamos(model: Any, monkeypatch: pytest.M
         assert graphs() == 0
         assert torch.equal(text(twin, ids), text(model, ids))
     assert graphs() > 0
+    assert twin._compiled_call_impl._watched is None, "it holds what the model drops"
 
 
 def test_left_to_dynamo(model: Any) -> None:

@@ -12,7 +12,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -71,8 +71,10 @@ class Generating:
             if self._watched is None or not self._watched.is_same():
                 self._changes += self._watched is not None
                 self.direct.forget()
-                self._watched = Watched(self._model)
-                self._usable = _can_be_captured(self._model)
+                goes_on = self._changes <= _MOST_CHANGES
+                # What is watched holds tensors that the model may have dropped.
+                self._watched = Watched(self._model) if goes_on else None
+                self._usable = goes_on and _can_be_captured(self._model)
             return self._usable
 
 
@@ -88,7 +90,7 @@ def _can_be_captured(model: torch.nn.Module) -> bool:
 
 def _generating(model: Any, context: Any, compiled: Callable[..., Any]) -> Callable[..., Any]:
     """What `generate` calls for the compiled call of a model, made once for what compiled it."""
-    found = vars(context).get(_NAME)
+    found: Generating | None = vars(context).get(_NAME)
     if found is None:
         settings = dynamo.settings_of(dynamo.innermost(context.callback))
         options = settings.get("options") or {}
@@ -97,7 +99,7 @@ def _generating(model: Any, context: Any, compiled: Callable[..., Any]) -> Calla
         if not known or inner not in (None, "none", "engine"):
             return compiled
         found = vars(context).setdefault(_NAME, Generating(model, compiled, inner))
-    return cast("Generating", found)
+    return found
 
 
 def capture_generation() -> None:

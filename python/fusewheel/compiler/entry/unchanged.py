@@ -117,18 +117,19 @@ def _containers(own: Mapping[str, Any]) -> Iterator[Any]:
     return (value for value in own.values() if isinstance(value, (dict, list)))
 
 
-def _settings(model: torch.nn.Module) -> Iterator[dict[str, Any]]:
-    """The attributes of the configurations of all modules."""
-    configs = _once(vars(module).get("config") for module in model.modules())
-    return _of_objects(configs)
-
-
-def _of_objects(values: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    """The attributes of objects of transformers, and of objects in these."""
-    for value in values:
-        if type(value).__module__.startswith(_PACKAGE) and hasattr(value, "__dict__"):
-            yield vars(value)
-            yield from _of_objects(vars(value).values())
+def _settings(model: torch.nn.Module) -> list[dict[str, Any]]:
+    """The attributes of the configurations of all modules, and of objects in these."""
+    found: dict[int, dict[str, Any]] = {}
+    left = [vars(module).get("config") for module in model.modules()]
+    while left:
+        value = left.pop()
+        if not type(value).__module__.startswith(_PACKAGE) or not hasattr(value, "__dict__"):
+            continue
+        own = vars(value)
+        if id(own) not in found:  # a part may name the whole
+            found[id(own)] = own
+            left += own.values()
+    return list(found.values())
 
 
 def _namespaces(model: torch.nn.Module) -> Iterator[Mapping[str, Any]]:

@@ -1,0 +1,75 @@
+"""The first texts of a process: `python -m benchmarks.first_texts FOLDER MODE`, in `tests/`.
+
+FOLDER holds a model of transformers. Prints the seconds of four texts: two lengths, twice each. In
+the mode "compiled" it also prints how long the check for changes before each call takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import fusewheel
+import torch
+from transformers import AutoModelForCausalLM
+
+MODES = ("eager", "dynamo", "compiled", "frozen")
+# Tokens of the prompt, and new ones.
+LENGTHS = ((5, 32), (5, 32), (30, 48), (30, 48))
+# Numbers that are read between two checks, so that these find nothing in the processor's caches.
+LARGE = 20_000_000
+
+
+def texts(model: Any, mode: str) -> list[float]:
+    """The seconds that each text takes."""
+    if mode == "dynamo":
+        fusewheel.compiler.disable("capture")
+    if mode == "frozen":
+        fusewheel.freeze(model)
+    elif mode != "eager":
+        model.compile(backend="fusewheel")
+    return [_seconds(lambda p=prompt, n=new: _text(model, p, n)) for prompt, new in LENGTHS]
+
+
+def _text(model: Any, prompt: int, new: int) -> None:
+    ids = torch.randint(model.config.vocab_size, (1, prompt))
+    numbers = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "pad_token_id": 0}
+    model.generate(ids, attention_mask=torch.ones_like(ids), **numbers)
+
+
+def check(model: Any) -> tuple[float, float]:
+    """The seconds of a check for changes: one after another, and behind other memory."""
+    is_same, large = model._compiled_call_impl._watched.is_same, torch.zeros(LARGE)
+    warm = [_seconds(is_same) for _ in range(100)]
+    cold = []
+    for _ in range(20):
+        large.add_(1)
+        cold.append(_seconds(is_same))
+    return median(warm), median(cold)
+
+
+def _seconds(action: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder")
+    parser.add_argument("mode", choices=MODES)
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_pretrained(options.folder, dtype=torch.float32)
+    print(options.mode, *(f"{seconds:.1f}" for seconds in texts(model, options.mode)))
+    if options.mode == "compiled":
+        print("check, ms:", *(f"{1e3 * seconds:.1f}" for seconds in check(model)))
+
+
+if __name__ == "__main__":
+    main()
