@@ -50,7 +50,13 @@ def several(x: Tensor) -> tuple[Tensor, ...]:
     return left * right, torch.topk(x, 2, dim=-1).indices
 
 
-@pytest.mark.parametrize("function", [operators, methods, functions, several])
+def sizes(x: Tensor) -> tuple[Tensor, ...]:
+    """Sums and products of sizes, one of which another one uses."""
+    double = x.shape[0] * 2
+    return x.new_ones(double), x.new_ones(double + 3), torch.arange(4 * double - x.shape[0]) - 1
+
+
+@pytest.mark.parametrize("function", [operators, methods, functions, several, sizes])
 def test_computes_the_same(function: Any) -> None:
     graph = captured(function)
     for rows in (5, 3):
@@ -118,7 +124,7 @@ def autocast(x: Tensor) -> Tensor:
         (lambda x: x + OTHER, "neither an argument nor of the model"),
         (lambda x: x.T, "graphs do not show __get__"),
         (lambda x: x if x.sum() > 0 else -x, "u0"),
-        (lambda x: x.new_zeros(x.shape[0] * 2), "it computes the size"),
+        (lambda x: x.new_zeros(x.shape[0] // 2), "it computes the size"),
         (autocast, "autocast is active"),
     ],
 )

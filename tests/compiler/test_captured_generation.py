@@ -52,7 +52,7 @@ def text(model: Any, ids: torch.Tensor, **more: Any) -> torch.Tensor:
 
 
 def programs(call: Any) -> int:
-    return sum(program is not None for program in call.direct._programs.values())
+    return sum(len(found or ()) for found in call.direct._programs.values())
 
 
 def assert_same_logits(twin: Any, model: Any, ids: torch.Tensor) -> None:

@@ -172,6 +172,17 @@ def test_views_stay_inside_of_what_they_show():
             writer.finish([copy])(torch.randn(8))
 
 
+@pytest.mark.parametrize("op", ["floor_divide", "modulo"])
+def test_a_size_that_is_divided_by_0(op):
+    writer = ProgramWriter()
+    n = writer.number("size", 0, 0)
+    x = writer.input(torch.float32, (n,), (1,))
+    copy = writer.result(torch.float32, (writer.number(op, 8, n),), (1,))
+    writer.step(aten.clone.default, (writer.view(x, (1,), (1,)), None), (copy,))
+    with pytest.raises(RuntimeError, match="is divided by 0"):
+        writer.finish([copy])(torch.randn(0))
+
+
 def test_a_step_that_fails_names_the_line_of_the_model():
     writer = ProgramWriter()
     x = writer.input(torch.float32, (4, 8), (8, 1))

@@ -114,8 +114,8 @@ RULES = (
     ),
     Rule(
         KERNELS,
-        r"prefetch|\basks\b|\bint64_t ahead =|"
-        r"\bconstexpr \w+ k(\w*Ahead|Soon|\w+Level|ShortRow|MayAskByLines|MostRowsAsking) =|"
+        r"prefetch|\basks\b|\bask_for\w*\(|\bint64_t ahead =|"
+        r"\bconstexpr \w+ k(\w*Ahead|Soon|\w+Level|ShortRow|MayAskByLines|\w+Asking|\w+Asked) =|"
         r"\bkStepsAhead < depth",
         "The processor may be told early or late.",
     ),

@@ -101,6 +101,7 @@ class Fakes:
 
         # Sizes that are equal in the example may differ in another call.
         self._shapes = ShapeEnv(duck_shape=False)
+        self._names: dict[Any, str] = {}  # of symbols
         # It notes the user's line for each symbol, and imports export and Inductor to know theirs.
         vars(self._shapes)["_get_user_frame"] = inspect.currentframe
         self.mode = _mode_class()(shape_env=self._shapes)
@@ -111,6 +112,7 @@ class Fakes:
 
         source = constant_source(name)
         symbol = self._shapes.create_symbol(example, source, DimDynamic.DYNAMIC)
+        self._names[symbol] = name
         size = self._shapes.create_symintnode(symbol, hint=example, source=source)
         assert isinstance(size, torch.SymInt)
         return size
@@ -144,9 +146,13 @@ class Fakes:
         memories.setdefault(key, made)
         return made
 
-    def conditions(self) -> list[Any]:
-        """What must hold of the symbols for what was computed with them, in sympy."""
-        return [guard.expr for guard in self._shapes.guards]
+    def conditions(self) -> list[str]:
+        """What must hold of the symbols for what was computed with them.
+
+        Returns:
+            expressions of Python, with the names of the symbols.
+        """
+        return [in_python(guard.expr, self._names) for guard in self._shapes.guards]
 
 
 def made_again(

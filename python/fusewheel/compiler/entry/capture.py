@@ -12,7 +12,7 @@ import contextlib
 import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ from fusewheel._torch.fx import Fakes, is_fake, made_again, module_of, storage_k
 _TORCH = torch.__path__[0]
 _WRITING = frozenset({"__setitem__", "__delitem__", "__set__", "__delete__"})
 _LEAVES = frozenset({int, float, bool, str, type(None), torch.SymInt, torch.dtype})
+# Of sizes, by the class in sympy.
+_FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {"Add": operator.add, "Mul": operator.mul}
 _OTHER_NAMES = {"__div__": "__truediv__", "__rdiv__": "__rtruediv__"}
 
 
@@ -74,7 +76,7 @@ class Capture(TorchFunctionMode):
         Raises:
             CannotCapture: if an output was not computed in it.
         """
-        for size in self._sizes.values():
+        for size in reversed(list(self._sizes.values())):
             if not size.users:
                 self._graph.erase_node(size)
         self._graph.output(tuple(self.node(output) for output in outputs))
@@ -216,10 +218,22 @@ class Capture(TorchFunctionMode):
     def _size(self, expression: Any) -> Any:
         if expression.is_Integer:
             return int(expression)
-        node = self._sizes.get(expression)
-        if node is None:
+        if expression not in self._sizes:
+            self._sizes[expression] = self._computed(expression)
+        return self._sizes[expression]
+
+    def _computed(self, expression: Any) -> Node:
+        """The calls that compute a size which no argument has."""
+        function = _FUNCTIONS.get(type(expression).__name__)
+        if function is None:
             raise CannotCapture(f"it computes the size {expression}")
-        return node
+        parts = list(map(self._size, expression.args))
+        found: Any = parts[0]
+        for part in parts[1:]:
+            values = (x.meta["example_value"] if isinstance(x, Node) else x for x in (found, part))
+            found = self._graph.call_function(function, (found, part))
+            found.meta["example_value"] = function(*values)
+        return cast(Node, found)
 
 
 def _mapped(function: Callable[[Any], Any], value: Any) -> Any:

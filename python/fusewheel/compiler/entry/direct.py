@@ -9,7 +9,6 @@ hand tokens and cache to the compiled graph. Every other call is left to Dynamo.
 
 from __future__ import annotations
 
-import copy
 import functools
 import logging
 import threading
@@ -32,12 +31,16 @@ from fusewheel.compiler.entry.equal_layers import forwards, replaced
 from fusewheel.compiler.entry.language_call import (
     MASK,
     LanguageCall,
+    copy_of,
     grown_rows,
     grown_strides,
+    has_changed,
+    is_beyond,
+    noted,
     read_call,
 )
 from fusewheel.compiler.entry.repeated_layers import RepeatedLayers
-from fusewheel.compiler.entry.unchanged import Unchanged, same
+from fusewheel.compiler.entry.unchanged import Unchanged
 from fusewheel.compiler.match.registry import CAPTURE
 from fusewheel.compiler.match.switches import disabled
 
@@ -45,6 +48,10 @@ _log = logging.getLogger("fusewheel.compiler")
 
 # A model called with ever new numbers of texts is left to Dynamo, which makes that number a symbol.
 _MOST = 12
+# Before a window is full, while it becomes full, and afterwards.
+_MOST_OF_A_KIND = 4
+# The names of the numbers of new tokens, and of tokens that a cache has read.
+_TOKENS, _ROWS = "tokens", "rows"
 # Their modules compute, and do nothing else that `Unchanged` would not see.
 _PACKAGES = ("transformers.", "torch.nn.", "fusewheel.")
 
@@ -57,6 +64,7 @@ class _Program:
     """A kind of call that was compiled.
 
     Attributes:
+        holds: whether it computes a call with so many new tokens and rows of a cache.
         run: the compiled graph, which has the weights already.
         result: the class of the result.
         outputs: the number of the output of `run` that a field of the result is.
@@ -64,6 +72,7 @@ class _Program:
         layers: what each layer of a cache notes beside its keys and values.
     """
 
+    holds: Callable[[int, int], bool]
     run: Callable[..., Sequence[Tensor]]
     result: type
     outputs: dict[str, int]
@@ -91,7 +100,8 @@ class DirectCalls:
         self._compile = compile_
         known = is_known(model)
         self._is_usable = is_usable or (lambda: known)
-        self._programs: dict[tuple[Any, ...], _Program | None] = {}
+        # By the kind of call; None for one that is Dynamo's.
+        self._programs: dict[tuple[Any, ...], list[_Program] | None] = {}
         self._lock = threading.Lock()
 
     def program(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], Any] | None:
@@ -104,10 +114,7 @@ class DirectCalls:
             return None
         call = None if args else read_call(kwargs)
         if call is not None and self._is_usable():
-            try:
-                found = self._programs[call.kind]
-            except KeyError:
-                found = self._made(call, kwargs)
+            found = _holding(self._programs.get(call.kind), call) or self._made(call, kwargs)
             if found is not None:
                 return functools.partial(_run, found, call)
         # The cache may have grown here.
@@ -122,16 +129,19 @@ class DirectCalls:
 
     def _made(self, call: LanguageCall, kwargs: Mapping[str, Any]) -> _Program | None:
         with self._lock:
-            if call.kind in self._programs or len(self._programs) >= _MOST:
-                return self._programs.get(call.kind)
-            found = None
+            is_new = call.kind not in self._programs
+            known = self._programs.get(call.kind, [])
+            found = _holding(known, call)
+            full = len(self._programs) >= _MOST if is_new else len(known or ()) >= _MOST_OF_A_KIND
+            if found is not None or known is None or full:
+                return found
             try:
                 with without_collections(), working("fusewheel: compiling a language model"):
                     found = self._captured(call, kwargs)
             except Exception as error:
                 # Dynamo sees more, and an error of the model itself is raised there.
                 _log.info("left to Dynamo: %s", error)
-            self._programs[call.kind] = found
+            self._programs[call.kind] = None if found is None else [*known, found]
             return found
 
     def _captured(self, call: LanguageCall, kwargs: Mapping[str, Any]) -> _Program:
@@ -140,21 +150,24 @@ class DirectCalls:
             raise CannotCapture("a module has hooks")
         named = (*model.named_parameters(), *model.named_buffers())
         capture = Capture({id(tensor): name for name, tensor in named})
-        layers_once = forwards(model, lambda: RepeatedLayers(capture))
+        layers_once = forwards(model, lambda: RepeatedLayers(capture), sliding=True)
         before = Unchanged(model)
         try:
             fakes = capture.fakes
             with torch.no_grad(), fakes.mode, quiet(), replaced(layers_once):
-                given = {**kwargs, **_fake_arguments(call, capture)}
+                own, read = _fake_arguments(call, capture)
+                given = {**kwargs, **own}
                 with capture, replacing():
                     result = model._call_impl(**given)
         finally:
             changed = before.restore()
         cache = given[call.name]
-        layers = list(map(_noted, cache.layers))
-        if changed or _has_changed(cache, call, layers):
+        layers = list(map(noted, cache.layers))
+        if changed or has_changed(cache, call.cache, read):
             raise CannotCapture("the model changes itself or its cache")
-        if conditions := capture.fakes.conditions():
+        conditions = capture.fakes.conditions()
+        holds = _all_of(conditions)
+        if conditions and not (call.slides and holds(call.count, call.past)):
             raise CannotCapture(f"it depends on sizes: {conditions}")
         fields, outputs, field = _read_result(result, cache)
         for layer in cache.layers:
@@ -163,7 +176,20 @@ class DirectCalls:
         examples = [node.meta["example_value"] for node in gm.graph.find_nodes(op="placeholder")]
         run = self._compile(gm, examples, capture.used)
         gm.graph = Graph()  # `run` reads attributes of the module; its nodes are no longer needed
-        return _Program(run, type(result), fields, field, layers)
+        return _Program(holds, run, type(result), fields, field, layers)
+
+
+def _holding(programs: list[_Program] | None, call: LanguageCall) -> _Program | None:
+    """The program that computes a call."""
+    found = (program for program in programs or () if program.holds(call.count, call.past))
+    return next(found, None)
+
+
+def _all_of(conditions: Sequence[str]) -> Callable[[int, int], bool]:
+    """Whether conditions on the numbers of new tokens and of rows hold."""
+    together = " and ".join(f"({condition})" for condition in conditions) or "True"
+    holds: Callable[[int, int], bool] = eval(f"lambda {_TOKENS}, {_ROWS}: {together}")
+    return holds
 
 
 def is_known(model: torch.nn.Module) -> bool:
@@ -174,28 +200,32 @@ def is_known(model: torch.nn.Module) -> bool:
     )
 
 
-def _fake_arguments(call: LanguageCall, capture: Capture) -> dict[str, Any]:
-    """The arguments of a call as those of a graph; numbers of tokens and rows are symbols."""
+def _fake_arguments(call: LanguageCall, capture: Capture) -> tuple[dict[str, Any], Any]:
+    """The arguments of a call as those of a graph; numbers of tokens and rows are symbols.
+
+    Returns:
+        the arguments, and the number of tokens that the cache has read after the call.
+    """
     given: dict[str, Any] = {}
-    size = next(iter(call.tensors.values())).shape[1]
-    tokens = size if size == 1 else capture.fakes.size("tokens", size)
-    rows = call.past if call.past < 2 else capture.fakes.size("rows", call.past)
+    tokens: Any = call.count if call.count == 1 else capture.fakes.size(_TOKENS, call.count)
+    rows: Any = call.past if call.past < 2 else capture.fakes.size(_ROWS, call.past)
     for name, tensor in call.tensors.items():
         length = rows + tokens if name == MASK else tokens
         fake = torch.empty((tensor.shape[0], length), dtype=tensor.dtype)
         given[name] = capture.argument(name, fake)
-    cache = given[call.name] = copy.copy(call.cache)
-    cache.layers = list(map(copy.copy, call.cache.layers))
+    cache = given[call.name] = copy_of(call.cache, rows)
     if not call.past:
-        return given
+        return given, tokens
+    if call.slides:
+        capture.argument(_ROWS, torch.empty((rows, 0)))
     for number, layer in enumerate(cache.layers):
         for part in ("keys", "values"):
             tensor = getattr(layer, part)
-            batch, heads, _, width = tensor.shape
-            shape = batch, heads, rows, width
+            batch, heads, kept, width = tensor.shape
+            shape = batch, heads, kept if is_beyond(layer, call.past) else rows, width
             fake = torch.empty_strided(shape, grown_strides(shape), dtype=tensor.dtype)
             setattr(layer, part, capture.argument(f"{part}_{number}", fake))
-    return given
+    return given, rows + tokens
 
 
 def _read_result(result: Any, cache: Any) -> tuple[dict[str, int], list[Tensor], str]:
@@ -216,35 +246,23 @@ def _read_result(result: Any, cache: Any) -> tuple[dict[str, int], list[Tensor],
     return fields, outputs, field
 
 
-def _noted(layer: Any) -> dict[str, Any]:
-    """What a layer of a cache notes beside its keys and values."""
-    return {k: value for k, value in vars(layer).items() if k not in ("keys", "values")}
-
-
-def _has_changed(cache: Any, call: LanguageCall, layers: list[dict[str, Any]]) -> bool:
-    """Whether a call does more to its cache than to add rows, and to note of what kind they are."""
-    old = call.cache
-    if len(layers) != len(old.layers) or not same({**vars(cache), "layers": old.layers}, vars(old)):
-        return True
-    if call.past:
-        return not all(map(same, layers, map(_noted, old.layers)))
-    kinds = (bool, torch.dtype, torch.device, type(None))
-    return not all(isinstance(value, kinds) for noted in layers for value in noted.values())
-
-
 def _run(program: _Program, call: LanguageCall) -> Any:
     layers = call.cache.layers
     arguments = list(call.tensors.values())
+    if call.past and call.slides:
+        arguments.append(torch.empty((call.past, 0)))
     if call.past:
         for layer in layers:
             arguments += (layer.keys, layer.values)
     found = program.run(*arguments)
     place = len(program.outputs)
-    for layer, noted in zip(layers, program.layers, strict=True):
+    for layer, own in zip(layers, program.layers, strict=True):
         layer.keys, layer.values = found[place], found[place + 1]
         place += 2
         if not call.past:
-            vars(layer).update(noted)
+            vars(layer).update(own)
+        if layer.is_sliding:
+            layer.cumulative_length += call.count
     fields: dict[str, Any] = {name: found[at] for name, at in program.outputs.items()}
     if program.cache:
         fields[program.cache] = call.cache

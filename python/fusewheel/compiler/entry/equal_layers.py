@@ -19,12 +19,15 @@ from torch import Tensor
 
 from fusewheel._torch.dynamo import configured, repeated, repeats_calls
 from fusewheel.compiler.entry.alike_layers import is_alike
-from fusewheel.compiler.entry.language_call import is_exactly
+from fusewheel.compiler.entry.language_call import is_exactly, sliding_kind
 
 # Layers that use their cache for nothing but one `update`, and that are equal but for weights.
 _KNOWN = frozenset(
     f"{name}DecoderLayer"
-    for name in ("Gemma", "Granite", "Llama", "Mistral", "Olmo", "Olmo2", "Phi3", "Qwen2", "Qwen3")
+    for name in (
+        *("Gemma", "Gemma2", "Gemma3", "Granite", "Llama", "Ministral", "Mistral", "Olmo", "Olmo2"),
+        *("Olmo3", "Phi3", "Qwen2", "Qwen3", "SmolLM3", "Starcoder2"),
+    )
 )
 _ARGUMENTS = frozenset(
     {"attention_mask", "position_ids", "position_embeddings", "use_cache", "cache"}
@@ -78,19 +81,21 @@ class EqualLayers:
 
 
 def forwards(
-    model: torch.nn.Module, once: Callable[[], Callable[..., Any]]
+    model: torch.nn.Module, once: Callable[[], Callable[..., Any]], *, sliding: bool = False
 ) -> list[tuple[torch.nn.Module, Forward]]:
     """The layers of a model that may be equal, each with a `forward` that calls what `once` makes.
 
     Args:
         model: the model.
         once: makes, for each list of layers, a function like `computed`.
+        sliding: whether that is also called for layers whose cache keeps a window only.
     """
     found: list[tuple[torch.nn.Module, Forward]] = []
     caches = sys.modules.get("transformers.cache_utils")
     if caches is None:
         return found
-    kinds = caches.DynamicCache, caches.DynamicLayer
+    full = caches.DynamicLayer
+    kinds = caches.DynamicCache, full, sliding_kind(caches) if sliding else full
     for layers in model.modules():
         if not isinstance(layers, torch.nn.ModuleList) or len(layers) < 2:
             continue
@@ -130,13 +135,17 @@ def _is_known(layer: torch.nn.Module) -> bool:
 class _Rows:
     """Stands for a cache: the keys and values of one layer."""
 
-    def __init__(self, keys: Tensor, values: Tensor) -> None:
-        self.keys, self.values = keys, values
+    def __init__(self, keys: Tensor, values: Tensor, window: int) -> None:
+        self.keys, self.values, self._window = keys, values, window
 
     def update(self, keys: Tensor, values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        self.keys = torch.cat([self.keys, keys], dim=-2)
-        self.values = torch.cat([self.values, values], dim=-2)
-        return self.keys, self.values
+        found = torch.cat([self.keys, keys], dim=-2), torch.cat([self.values, values], dim=-2)
+        self.keys, self.values = map(self._kept, found)
+        return found
+
+    def _kept(self, rows: Tensor) -> Tensor:
+        most = self._window - 1
+        return rows if most < 0 or rows.shape[2] <= most else rows[:, :, -most:, :]
 
 
 def computed(
@@ -148,9 +157,10 @@ def computed(
     positions: Tensor | None,
     cos: Tensor,
     sin: Tensor,
+    window: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What a layer computes, and its keys and values."""
-    rows = _Rows(keys, values)
+    """What a layer computes, and the keys and values that it keeps: of a window, if it has one."""
+    rows = _Rows(keys, values, window)
     forward: Any = type(layer).forward
     found = forward(
         layer,
@@ -164,9 +174,18 @@ def computed(
     return found, rows.keys, rows.values
 
 
-def _forward(once: Callable[..., Any], kinds: tuple[type, type]) -> Callable[..., Tensor]:
-    """The `forward` of layers while they are compiled."""
-    cache_kind, rows_kind = kinds
+def _is_one_of(rows: object, kind: type, other: type) -> bool:
+    return is_exactly(rows, kind) or is_exactly(rows, other)
+
+
+def _forward(once: Callable[..., Any], kinds: tuple[type, type, type]) -> Callable[..., Tensor]:
+    """The `forward` of layers while they are compiled.
+
+    Args:
+        once: see `forwards`.
+        kinds: the class of the caches that it knows, and two of their layers'.
+    """
+    cache_kind, rows_kind, other_kind = kinds
 
     def forward(layer: Any, hidden: Tensor, **given: Any) -> Tensor:
         cache: Any = given.get("cache")
@@ -175,7 +194,7 @@ def _forward(once: Callable[..., Any], kinds: tuple[type, type]) -> Callable[...
             not is_exactly(cache, cache_kind)
             or cache.offloading
             or len(cache.layers) <= index
-            or not is_exactly(cache.layers[index], rows_kind)
+            or not _is_one_of(cache.layers[index], rows_kind, other_kind)
             or given.get("position_embeddings") is None
             or not all(name in _ARGUMENTS for name in given)
         ):
@@ -187,9 +206,12 @@ def _forward(once: Callable[..., Any], kinds: tuple[type, type]) -> Callable[...
         cos, sin = given["position_embeddings"]
         mask, positions = given.get("attention_mask"), given.get("position_ids")
         found: Tensor
+        window = (rows.sliding_window,) if rows.is_sliding else ()
         found, rows.keys, rows.values = once(
-            layer, hidden, rows.keys, rows.values, mask, positions, cos, sin
+            layer, hidden, rows.keys, rows.values, mask, positions, cos, sin, *window
         )
+        if window:
+            rows.cumulative_length += hidden.shape[1]
         return found
 
     return forward

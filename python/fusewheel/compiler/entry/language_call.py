@@ -1,10 +1,12 @@
-"""Reads the arguments of a call of a language model: tokens, their positions and a cache."""
+"""The arguments of a call of a language model: tokens, their positions and a cache."""
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -12,10 +14,15 @@ from torch import Tensor
 
 from fusewheel._torch.autograd import in_forward_mode
 from fusewheel._torch.dispatcher import is_direct
+from fusewheel.compiler.entry.unchanged import same
 from fusewheel.compiler.match.switches import disabled
 
 # The argument that says which tokens are padding: those of the cache and the new ones.
 MASK = "attention_mask"
+# What a layer of a cache has read. A window's size is part of the kind of a call.
+_READ = frozenset(
+    ("keys", "values", "cumulative_length", "sliding_window", "_sliding_window_tensor")
+)
 _PLAIN = frozenset((int, bool, str, type(None)))
 
 
@@ -28,7 +35,9 @@ class LanguageCall:
         tensors: of tokens, by the name of the argument.
         name: of the argument that is the cache.
         cache: the cache.
-        past: the rows in it.
+        past: the tokens that it has read.
+        count: the new tokens of each text.
+        slides: whether layers of the cache keep a window only.
     """
 
     kind: tuple[Any, ...]
@@ -36,6 +45,8 @@ class LanguageCall:
     name: str
     cache: Any
     past: int
+    count: int
+    slides: bool
 
 
 def read_call(arguments: Mapping[str, Any]) -> LanguageCall | None:
@@ -64,10 +75,10 @@ def read_call(arguments: Mapping[str, Any]) -> LanguageCall | None:
             cache, cache_name = value, name
         else:
             return None
-    past = None if cache is None else _past(cache.layers, caches.DynamicLayer)
+    past = None if cache is None else _past(cache.layers, caches)
     if past is None or not count:
         return None
-    rows, shapes = past
+    rows, shapes, slides = past
     if mask is not None:
         if mask.shape[1] != rows + count:
             return None
@@ -75,7 +86,7 @@ def read_call(arguments: Mapping[str, Any]) -> LanguageCall | None:
         kind.append((MASK, mask.shape[0]))
     # A size of 1 is a case of its own: it broadcasts.
     kind += [min(count, 2), cache_name, min(rows, 2), shapes]
-    return LanguageCall(tuple(kind), tensors, cache_name, cache, rows)
+    return LanguageCall(tuple(kind), tensors, cache_name, cache, rows, count, slides)
 
 
 def grown_strides(shape: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -106,32 +117,108 @@ def is_exactly(value: object, kind: type) -> bool:
     return type(value) is kind
 
 
-def _past(layers: list[Any], kind: Any) -> tuple[int, tuple[Any, ...]] | None:
-    """The rows of a cache and the shapes of its layers, if it is empty or grew in a program."""
-    first: Any = None
-    layer: Any
-    for number, layer in enumerate(layers):
+def sliding_kind(caches: Any) -> type:
+    """The class of the layers of a `DynamicCache` that keep a window only, in transformers."""
+    kind: type = getattr(caches, "DynamicSlidingWindowLayer", caches.DynamicLayer)
+    return kind
+
+
+def is_beyond(layer: Any, past: int) -> bool:
+    """Whether a layer's window is full, so that it keeps as many rows after the next token."""
+    return layer.is_sliding and past >= layer.sliding_window
+
+
+def _past(layers: list[Any], caches: Any) -> tuple[int, tuple[Any, ...], bool] | None:
+    """The tokens that a cache has read, its form, and whether it slides.
+
+    Returns:
+        None unless the cache is empty or grew in a program.
+    """
+    full, sliding = caches.DynamicLayer, sliding_kind(caches)
+    windows: list[int] = []
+    forms: dict[int, Any] = {}  # by window
+    read = set[int]()
+    for layer in layers:
+        window = 0
+        if not is_exactly(layer, full):
+            if not is_exactly(layer, sliding) or getattr(layer, "record_past", False):
+                return None
+            window = layer.sliding_window
+            read.add(layer.cumulative_length)
         own = None
-        if not is_exactly(layer, kind):
-            return None
         if layer.is_initialized:
             keys, values = layer.keys, layer.values
             if type(keys) is not Tensor or type(values) is not Tensor:
                 return None
             own = (*_layout(keys), *_layout(values))
-        if not number:
-            first = own
-        elif own != first:
+        if forms.setdefault(window, own) != own:
             return None
-    if first is None:
-        return (0, (len(layers),)) if layers else None
-    shape, strides, dtype, other, other_strides, other_dtype = first
-    if len(shape) != 4 or not shape[2] or shape[:3] != other[:3]:
+        windows.append(window)
+    slides = bool(read)
+    if 0 in forms:
+        whole = forms[0]
+        read.add(0 if whole is None else whole[0][2] if len(whole[0]) == 4 else -1)
+    if len(read) != 1:
+        return None
+    past = read.pop()
+    found = [_form(form, window, past) for window, form in forms.items()]
+    return None if None in found else (past, (tuple(windows), *found), slides)
+
+
+def _form(form: Any, window: int, past: int) -> tuple[Any, ...] | None:
+    """What the layers with one window are like, if they have read so many tokens in a program."""
+    if form is None:
+        return None if past else ()
+    shape, strides, dtype, other, other_strides, other_dtype = form
+    rows = min(past, window - 1) if window else past
+    if len(shape) != 4 or not rows or shape[2] != rows or shape[:3] != other[:3]:
         return None
     if strides != grown_strides(shape) or other_strides != grown_strides(other):
         return None
-    return shape[2], (len(layers), shape[:2], shape[3], other[3], dtype, other_dtype)
+    return 0 < window <= past, shape[:2], shape[3], other[3], dtype, other_dtype
 
 
 def _layout(tensor: Tensor) -> tuple[torch.Size, tuple[int, ...], torch.dtype]:
     return tensor.shape, tensor.stride(), tensor.dtype
+
+
+class _OnCpu:
+    """Stands for a tensor that a layer of a cache moves to where its keys are."""
+
+    def to(self, _: torch.device) -> _OnCpu:
+        return self
+
+
+def copy_of(cache: Any, read: Any) -> Any:
+    """A cache that may be given fake tensors, which has read so many tokens."""
+    made = copy.copy(cache)
+    made.layers = list(map(copy.copy, cache.layers))
+    for layer in filter(attrgetter("is_sliding"), made.layers):
+        layer.cumulative_length = read
+        layer._sliding_window_tensor = _OnCpu()
+    return made
+
+
+def noted(layer: Any) -> dict[str, Any]:
+    """What a layer of a cache notes beside its keys and values, and what it has read."""
+    return {name: value for name, value in vars(layer).items() if name not in _READ}
+
+
+def has_changed(cache: Any, old: Any, read: Any) -> bool:
+    """Whether a call did more to a cache than to add rows, and to note of what kind they are.
+
+    Args:
+        cache: what `copy_of` made of the cache, after the call.
+        old: the cache as it was.
+        read: how many tokens it has read now.
+    """
+    layers, olds = (list(map(noted, one.layers)) for one in (cache, old))
+    if len(layers) != len(olds) or not same({**vars(cache), "layers": old.layers}, vars(old)):
+        return True
+    slides = filter(attrgetter("is_sliding"), cache.layers)
+    if any(layer.cumulative_length != read for layer in slides):
+        return True
+    if any(layer.is_initialized for layer in old.layers):
+        return not all(map(same, layers, olds))
+    kinds = (bool, torch.dtype, torch.device, type(None))
+    return not all(isinstance(value, kinds) for own in layers for value in own.values())

@@ -95,7 +95,11 @@ def _is_plain(value: Any) -> bool:
 
 
 def _gets_alike(first: Sequence[Any], second: Sequence[Any]) -> bool:
-    return all(
-        a is b or (isinstance(a, Tensor) and isinstance(b, Tensor) and form_of(a) == form_of(b))
-        for a, b in zip(first, second, strict=True)
-    ) and sharing(first) == sharing(second)
+    alike = len(first) == len(second) and all(map(_is_alike, first, second))
+    return alike and sharing(first) == sharing(second)
+
+
+def _is_alike(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a is b or form_of(a) == form_of(b)
+    return a is b or (type(a) is type(b) is int and a == b)
