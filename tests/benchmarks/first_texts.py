@@ -1,14 +1,15 @@
 """The first texts of a process: `python -m benchmarks.first_texts FOLDER MODE`, in `tests/`.
 
-FOLDER holds a model of transformers. Prints the seconds of four texts: two lengths, twice each. In
-the mode "compiled" it also prints how long the check for changes before each call takes.
+FOLDER holds a model of transformers. Prints the seconds of four texts: two lengths, twice each.
+With `--prompt TOKENS` there are two more, of a third length. In the mode "compiled" it also prints
+how long the check for changes before each call takes.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
@@ -18,20 +19,22 @@ from transformers import AutoModelForCausalLM
 
 MODES = ("eager", "dynamo", "compiled", "frozen")
 # Tokens of the prompt, and new ones.
-LENGTHS = ((5, 32), (5, 32), (30, 48), (30, 48))
+LENGTHS = ((5, 32), (30, 48))
+NEW = 40  # after the prompt of `--prompt`
 # Numbers that are read between two checks, so that these find nothing in the processor's caches.
 LARGE = 20_000_000
 
 
-def texts(model: Any, mode: str) -> list[float]:
-    """The seconds that each text takes."""
+def texts(model: Any, mode: str, lengths: Sequence[tuple[int, int]] = LENGTHS) -> list[float]:
+    """The seconds that each text takes, one length after the other, and each twice."""
     if mode == "dynamo":
         fusewheel.compiler.disable("capture")
     if mode == "frozen":
         fusewheel.freeze(model)
     elif mode != "eager":
         model.compile(backend="fusewheel")
-    return [_seconds(lambda p=prompt, n=new: _text(model, p, n)) for prompt, new in LENGTHS]
+    twice = [length for length in lengths for _ in range(2)]
+    return [_seconds(lambda p=prompt, n=new: _text(model, p, n)) for prompt, new in twice]
 
 
 def _text(model: Any, prompt: int, new: int) -> None:
@@ -62,11 +65,14 @@ def main() -> None:
     parser.add_argument("folder")
     parser.add_argument("mode", choices=MODES)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--prompt", type=int, help=f"tokens of a third prompt, with {NEW} new ones")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_pretrained(options.folder, dtype=torch.float32)
-    print(options.mode, *(f"{seconds:.1f}" for seconds in texts(model, options.mode)))
+    lengths = (*LENGTHS, (options.prompt, NEW)) if options.prompt else LENGTHS
+    found = texts(model, options.mode, lengths)
+    print(options.mode, *(f"{seconds:.1f}" for seconds in found))
     if options.mode == "compiled":
         print("check, ms:", *(f"{1e3 * seconds:.1f}" for seconds in check(model)))
 

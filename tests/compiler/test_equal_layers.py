@@ -172,8 +172,10 @@ def test_forwards_are_put_back() -> None:
     assert ["forward" in vars(layer) for layer in model.model.layers] == [False, True, False, False]
 
 
-def runs(monkeypatch: pytest.MonkeyPatch, model: Any, length: int = 9) -> list[int]:
-    """The numbers of the layers that ran while a frozen model was captured, in order.
+def runs(
+    monkeypatch: pytest.MonkeyPatch, model: Any, length: int = 9, *, freeze: bool = True
+) -> list[int]:
+    """The numbers of the layers that ran while a frozen or compiled model was captured, in order.
 
     Its text must be that of the model itself.
     """
@@ -186,7 +188,11 @@ def runs(monkeypatch: pytest.MonkeyPatch, model: Any, length: int = 9) -> list[i
     monkeypatch.setattr(repeated_layers, "computed", noting)
     ids = torch.arange(3, 3 + length)[None]
     expected = model.generate(ids, max_new_tokens=6, **OPTIONS)
-    twin = fusewheel.freeze(copy.deepcopy(model), options={"inner": "engine"})
+    twin = copy.deepcopy(model)
+    if freeze:
+        fusewheel.freeze(twin, options={"inner": "engine"})
+    else:
+        twin.compile(backend="fusewheel", options={"inner": "engine"})
     counters.clear()
     assert torch.equal(twin.generate(ids, max_new_tokens=6, **OPTIONS), expected)
     assert counters["stats"]["unique_graphs"] == 0
@@ -221,6 +227,28 @@ def test_captured_weights_may_be_quantized(monkeypatch: pytest.MonkeyPatch) -> N
     model = build("Llama", num_hidden_layers=LAYERS)
     fusewheel.quantize_(model, "int8")
     assert runs(monkeypatch, model) == [0, 0]
+
+
+def gemma() -> Any:
+    """A model of two kinds of layers; activations are `functools.partial`."""
+    kinds = ["sliding_attention", "full_attention"] * (LAYERS // 2)
+    return build("Gemma3Text", num_hidden_layers=LAYERS, layer_types=kinds)
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_one_layer_of_each_kind_is_captured(freeze: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its norms call `weight.float()`, which is the weight, and may require a gradient."""
+    assert runs(monkeypatch, gemma(), 4, freeze=freeze) == [0, 1] * 2
+
+
+def test_functions_with_other_arguments_are_captured_themselves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = gemma()
+    gelu = torch.nn.functional.gelu
+    model.model.layers[2].mlp.act_fn.act = functools.partial(gelu, approximate="none")
+    model.model.layers[3].mlp.act_fn.act = functools.partial(torch.nn.functional.silu)
+    assert runs(monkeypatch, model, 4) == [0, 1, 2, 3] * 2
 
 
 def _scaling(layers: Any) -> None:

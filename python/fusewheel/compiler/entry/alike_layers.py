@@ -5,6 +5,7 @@ That is seen from their modules: classes, numbers and sizes. Only weights may di
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
@@ -58,7 +59,14 @@ def _is_same(a: Any, b: Any) -> bool:
         return True
     if type(a) is not type(b):
         return False
+    if isinstance(a, functools.partial):
+        same_form = len(a.args) == len(b.args) and list(a.keywords) == list(b.keywords)
+        return same_form and all(map(_is_same, _parts(a), _parts(b)))
     return a == b if isinstance(a, _NUMBERS) else isinstance(a, dict) and not a and not b
+
+
+def _parts(call: functools.partial[Any]) -> tuple[Any, ...]:
+    return call.func, *call.args, *call.keywords.values()
 
 
 def _have_alike(first: dict[str, Any], second: dict[str, Any]) -> bool:

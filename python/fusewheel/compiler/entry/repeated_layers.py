@@ -68,7 +68,12 @@ class RepeatedLayers:
         start = len(capture.calls)
         results = computed(layer, *given)
         calls = capture.calls[start:]
-        if copy_on_write.AVAILABLE and all(_is_plain(node.meta["example_value"]) for node in calls):
+        used = filter(capture.is_used, weights_of(layer))
+        # A call such as `weight.float()` may return the weight, of which more is known.
+        weights = {id(capture.input(weight).meta["example_value"]) for weight in used}
+        values = (node.meta["example_value"] for node in calls)
+        is_plain = all(id(value) in weights or _is_plain(value) for value in values)
+        if copy_on_write.AVAILABLE and is_plain:
             self._runs.append(_Run(layer, given, arguments, calls, results))
         return results
 
