@@ -56,7 +56,16 @@ def sizes(x: Tensor) -> tuple[Tensor, ...]:
     return x.new_ones(double), x.new_ones(double + 3), torch.arange(4 * double - x.shape[0]) - 1
 
 
-@pytest.mark.parametrize("function", [operators, methods, functions, several, sizes])
+def in_place(x: Tensor) -> tuple[Tensor, ...]:
+    """Writes to what the function computed itself, and through a view of that."""
+    y = x * 2
+    total = y.sum()
+    y /= y.abs().sum()
+    y[1:].add_(1)
+    return y, total, torch.zeros_like(y).scatter_(1, torch.topk(y, 2).indices, 1)
+
+
+@pytest.mark.parametrize("function", [operators, methods, functions, several, sizes, in_place])
 def test_computes_the_same(function: Any) -> None:
     graph = captured(function)
     for rows in (5, 3):
@@ -100,12 +109,6 @@ def assign(x: Tensor) -> Tensor:
     return y
 
 
-def augmented(x: Tensor) -> Tensor:
-    y = x * 1
-    y += 1
-    return y
-
-
 def autocast(x: Tensor) -> Tensor:
     with torch.autocast("cpu", torch.bfloat16):
         return x @ WEIGHT
@@ -115,8 +118,9 @@ def autocast(x: Tensor) -> Tensor:
     ("function", "reason"),
     [
         (assign, "__setitem__ may write"),
-        (augmented, "add_ may write"),
-        (lambda x: (x * 1).mul_(2), "mul_ may write"),
+        (lambda x: x[1:].mul_(2), "mul_ may write"),
+        (lambda x: WEIGHT.t().mul_(2), "mul_ may write"),
+        (lambda x: OTHER.mul_(2), "mul_ may write"),
         (lambda x: torch.add(x, x, out=x * 1), "add may write"),
         (lambda x: F.relu(x * 1, inplace=True), "relu may write"),
         (lambda x: torch.ops.aten.add_.Tensor(x * 1, x), "add_ may write"),

@@ -18,6 +18,7 @@ from fusewheel.quantization.experts import gate_of, last_of
 _Experts = Callable[..., Tensor]
 
 _LOOP = "eager"
+_PRODUCTS = _LOOP, "grouped_mm", "batched_mm"
 
 
 def experts_forward(
@@ -80,8 +81,11 @@ def replace_captured_experts() -> None:
     @functools.wraps(choose)
     def get_interface(self: Any, experts_implementation: str, default: _Experts) -> _Experts:
         # Kinds of experts with an interface of their own store their weights in another way.
-        if experts_implementation == _LOOP and type(self) is kind and is_capturing():
-            return captured_experts
+        if type(self) is kind and is_capturing():
+            # Dynamo captures products of groups, and without it PyTorch refuses their float32.
+            without_dynamo = not torch.compiler.is_compiling()
+            if experts_implementation in (_PRODUCTS if without_dynamo else (_LOOP,)):
+                return captured_experts
         chosen: _Experts = choose(self, experts_implementation, default)
         return chosen
 

@@ -85,7 +85,7 @@ class Capture(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        _check_pure(func, kwargs or {})
+        self._check_writes(func, args, kwargs or {})
         args, kwargs = _mapped(self._known, (args, dict(kwargs or {})))
         result = func(*args, **kwargs)
         if isinstance(result, Tensor) or any(isinstance(x, Tensor) for x in tree_leaves(result)):
@@ -95,6 +95,28 @@ class Capture(TorchFunctionMode):
             node.meta["stack_trace"] = _caller()
             self._note(node, result)
         return result
+
+    def _check_writes(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Refuse what may write to memory that others see, or that no graph would show.
+
+        Raises:
+            CannotCapture: if a function may.
+        """
+        if torch.is_autocast_enabled("cpu"):
+            raise CannotCapture("autocast is active")
+        name = _name(func)
+        special = name in _WRITING or (name.startswith("__i") and name != "__invert__")
+        if special or kwargs.get("out") is not None or kwargs.get("inplace"):
+            raise CannotCapture(f"{name} may write to memory")
+        schema = getattr(func, "_schema", None)
+        if name.endswith("__") or not (name.endswith("_") or (schema and schema.is_mutable)):
+            return
+        to = args[0] if args else None
+        inputs = self._graph.find_nodes(op="placeholder")
+        memories = {storage_key(node.meta["example_value"]) for node in inputs}
+        own = isinstance(to, Tensor) and is_fake(to) and storage_key(to) not in memories
+        if schema is not None or not own:
+            raise CannotCapture(f"{name} may write to memory")
 
     def again(
         self, calls: Sequence[Node], instead: Mapping[Node, Node]
@@ -246,23 +268,6 @@ def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
     if kind in _LEAVES or isinstance(value, Tensor):
         return function(value)
     return tree_map(function, value)
-
-
-def _check_pure(func: Any, kwargs: Mapping[str, Any]) -> None:
-    """Refuse what may write to memory: nothing would show where.
-
-    Raises:
-        CannotCapture: if a function may.
-    """
-    name = _name(func)
-    schema = getattr(func, "_schema", None)
-    writes = name.endswith("_") and not name.endswith("__")
-    special = name in _WRITING or (name.startswith("__i") and name != "__invert__")
-    out = kwargs.get("out") is not None or kwargs.get("inplace")
-    if writes or special or out or (schema is not None and schema.is_mutable):
-        raise CannotCapture(f"{name} may write to memory")
-    if torch.is_autocast_enabled("cpu"):
-        raise CannotCapture("autocast is active")
 
 
 def _call_of(func: Any, args: tuple[Any, ...]) -> tuple[str, Any, tuple[Any, ...]]:

@@ -150,7 +150,7 @@ class DirectCalls:
             raise CannotCapture("a module has hooks")
         named = (*model.named_parameters(), *model.named_buffers())
         capture = Capture({id(tensor): name for name, tensor in named})
-        layers_once = forwards(model, lambda: RepeatedLayers(capture), sliding=True)
+        layers_once = forwards(model, lambda: RepeatedLayers(capture), captured=True)
         before = Unchanged(model)
         try:
             fakes = capture.fakes

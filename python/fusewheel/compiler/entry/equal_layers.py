@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from types import MethodType
 from typing import Any
 
@@ -29,6 +29,11 @@ _KNOWN = frozenset(
         *("Olmo3", "Phi3", "Qwen2", "Qwen3", "SmolLM3", "Starcoder2"),
     )
 )
+# Layers of experts are only captured without Dynamo.
+_CAPTURED = _KNOWN | {
+    f"{name}DecoderLayer"
+    for name in ("Glm4Moe", "GptOss", "Mixtral", "Olmoe", "Qwen2Moe", "Qwen3Moe")
+}
 _ARGUMENTS = frozenset(
     {"attention_mask", "position_ids", "position_embeddings", "use_cache", "cache"}
 )
@@ -81,25 +86,27 @@ class EqualLayers:
 
 
 def forwards(
-    model: torch.nn.Module, once: Callable[[], Callable[..., Any]], *, sliding: bool = False
+    model: torch.nn.Module, once: Callable[[], Callable[..., Any]], *, captured: bool = False
 ) -> list[tuple[torch.nn.Module, Forward]]:
     """The layers of a model that may be equal, each with a `forward` that calls what `once` makes.
 
     Args:
         model: the model.
         once: makes, for each list of layers, a function like `computed`.
-        sliding: whether that is also called for layers whose cache keeps a window only.
+        captured: whether the model is captured without Dynamo. Then layers of experts may be equal
+            too, and layers whose cache keeps a window only.
     """
     found: list[tuple[torch.nn.Module, Forward]] = []
     caches = sys.modules.get("transformers.cache_utils")
     if caches is None:
         return found
     full = caches.DynamicLayer
-    kinds = caches.DynamicCache, full, sliding_kind(caches) if sliding else full
+    kinds = caches.DynamicCache, full, sliding_kind(caches) if captured else full
+    names = _CAPTURED if captured else _KNOWN
     for layers in model.modules():
         if not isinstance(layers, torch.nn.ModuleList) or len(layers) < 2:
             continue
-        if all(map(_is_known, layers)):
+        if all(_is_known(layer, names) for layer in layers):
             forward = _forward(once(), kinds)
             # Methods: Dynamo must know where a layer comes from, or it repeats the first one with
             # its weights.
@@ -127,9 +134,9 @@ def _may_repeat(first: torch.nn.Module, layer: torch.nn.Module) -> bool:
     return not own and is_alike(first, layer)
 
 
-def _is_known(layer: torch.nn.Module) -> bool:
+def _is_known(layer: torch.nn.Module, names: Collection[str]) -> bool:
     kind = type(layer)
-    return kind.__name__ in _KNOWN and kind.__module__.startswith("transformers.")
+    return kind.__name__ in names and kind.__module__.startswith("transformers.")
 
 
 class _Rows:
@@ -174,6 +181,10 @@ def computed(
     return found, rows.keys, rows.values
 
 
+def _is_off(name: str, value: Any) -> bool:
+    return name == "output_router_logits" and not value
+
+
 def _is_one_of(rows: object, kind: type, other: type) -> bool:
     return is_exactly(rows, kind) or is_exactly(rows, other)
 
@@ -196,7 +207,7 @@ def _forward(once: Callable[..., Any], kinds: tuple[type, type, type]) -> Callab
             or len(cache.layers) <= index
             or not _is_one_of(cache.layers[index], rows_kind, other_kind)
             or given.get("position_embeddings") is None
-            or not all(name in _ARGUMENTS for name in given)
+            or not all(name in _ARGUMENTS or _is_off(name, given[name]) for name in given)
         ):
             whole: Tensor = type(layer).forward(layer, hidden, **given)
             return whole
