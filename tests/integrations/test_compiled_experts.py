@@ -13,10 +13,11 @@ from typing import Any
 import fusewheel
 import pytest
 import torch
-from fusewheel._torch.dynamo import capturing
+from fusewheel._torch.dynamo import capturing, is_capturing
 from fusewheel.compiler.match.captured_experts import note_captured_experts
 from fusewheel.compiler.match.report import Recorder
 from fusewheel.dispatch.operator import Make
+from fusewheel.transformers._experts import captured_experts
 from integrations.test_experts import CHOSEN, EXPERTS, MODELS, build, experts_of, results
 from integrations.tiny_models import SIZES, tokens
 from nightly import NIGHTLY
@@ -117,7 +118,7 @@ def test_exported() -> None:
             assert_as_good_as_call(program.module()(*other), module, *other)
 
 
-def test_other_choices_and_kinds_of_experts_stay() -> None:
+def test_other_choices_and_kinds_of_experts_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     interface = pytest.importorskip("transformers.integrations.moe").ExpertsInterface
 
     class Own(interface):  # type: ignore[misc, valid-type]
@@ -125,10 +126,20 @@ def test_other_choices_and_kinds_of_experts_stay() -> None:
 
     def loop() -> None: ...
 
-    for block, changes in ((contextlib.nullcontext(), False), (capturing(), True)):
+    products = "grouped_mm", "batched_mm"
+    for block, by_dynamo in (
+        (contextlib.nullcontext(), False),
+        (capturing(), False),
+        (capturing(), True),
+    ):
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda found=by_dynamo: found)
         with block:
-            assert (interface().get_interface("eager", loop) is not loop) == changes
-            assert interface().get_interface("grouped_mm", loop).__name__.startswith("grouped_mm")
+            captures = is_capturing()
+            assert (interface().get_interface("eager", loop) is captured_experts) == captures
+            for name in products:
+                changes = interface().get_interface(name, loop) is captured_experts
+                assert changes == (captures and not by_dynamo)
+                assert Own().get_interface(name, loop).__name__.startswith(name)
             assert Own().get_interface("eager", loop) is loop
             with pytest.raises(KeyError, match="not a valid experts implementation"):
                 interface().get_interface("another", loop)

@@ -130,6 +130,11 @@ RULES = (
     ),
     Rule(
         ("cpu",),
+        r"plan->sizes = std::move\(sizes\)",
+        "A plan that is made again is the same.",
+    ),
+    Rule(
+        ("cpu",),
         r"&& !next\.is_done\(\);",
         "The processor may be told early or late.",
         old=r"!.*|next.*",
