@@ -202,6 +202,16 @@ def test_layers_that_disagree() -> None:
         assert next_token(cache) is None
 
 
+def test_full_layers_that_have_read_more() -> None:
+    """What a full window keeps does not say how many tokens it has read."""
+    kinds = ["sliding_attention", "full_attention"]
+    cache = grown(build("Gemma3Text", num_hidden_layers=2, layer_types=kinds), SIZE + 4)
+    found = next_token(cache)
+    assert found is not None and found.past == SIZE + 4
+    cache.layers[0].cumulative_length -= 1
+    assert next_token(cache) is None
+
+
 def test_more_cases_than_are_kept(mistral: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others are left to Dynamo."""
     monkeypatch.setattr(direct, "_MOST_OF_A_KIND", 1)
