@@ -192,6 +192,12 @@ def test_caches_that_are_left_to_dynamo(name: str, length: int, mistral: Any) ->
     assert next_token(cache) is None
 
 
+def test_a_full_window_is_a_kind_of_its_own(mistral: Any) -> None:
+    """Its number of rows stays the same, and before it grows."""
+    kinds = [next_token(grown(mistral, length)).kind for length in (5, SIZE - 1, SIZE, SIZE + 3)]
+    assert kinds[0] == kinds[1] != kinds[2] == kinds[3]
+
+
 def test_layers_that_disagree() -> None:
     """All have read the same tokens, and those with one window keep tensors of one shape."""
     model = windowed("Gemma3Text")

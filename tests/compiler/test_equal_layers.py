@@ -12,6 +12,7 @@ import pytest
 import torch
 from compiler.test_caches import OPTIONS, build
 from compiler.test_models import tokens
+from fusewheel._core.cache_argument import cache_argument
 from fusewheel._torch.dynamo import repeated
 from fusewheel._torch.modules import has_hooks
 from fusewheel.compiler.entry import repeated_layers
@@ -21,6 +22,7 @@ from fusewheel.compiler.entry.unchanged import Unchanged
 from fusewheel.compiler.ir import equal_calls
 from nightly import NIGHTLY
 from torch._dynamo.utils import counters
+from transformers import DynamicCache
 
 LAYERS = 4
 
@@ -239,6 +241,25 @@ def gemma() -> Any:
 def test_one_layer_of_each_kind_is_captured(freeze: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its norms call `weight.float()`, which is the weight, and may require a gradient."""
     assert runs(monkeypatch, gemma(), 4, freeze=freeze) == [0, 1] * 2
+
+
+def test_layers_with_other_windows_are_captured_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the cache says so, and the masks are alike."""
+    given: list[Any] = []
+
+    def noting(layer: Any, *own: Any) -> Any:
+        given.append(own[-1])
+        return computed(layer, *own)
+
+    monkeypatch.setattr(repeated_layers, "computed", noting)
+    model = build("Mistral", num_hidden_layers=LAYERS, sliding_window=1000)
+    cache = DynamicCache(config=model.config)
+    cache.layers[1].sliding_window = cache.layers[2].sliding_window = 2000
+    twin = fusewheel.freeze(model, options={"inner": "engine"})
+    ids = torch.arange(3, 9)[None]
+    with torch.no_grad():
+        twin(input_ids=ids, use_cache=True, **{cache_argument(): cache})
+    assert given == [1000, 2000]
 
 
 def test_functions_with_other_arguments_are_captured_themselves(
