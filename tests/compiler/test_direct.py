@@ -100,7 +100,7 @@ def test_leaves_no_graph(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     "name", [pytest.param(name, marks=NIGHTLY) for name in MODELS if name != "Llama"]
 )
 def test_models(name: str) -> None:
-    """Experts are left to Dynamo."""
+    """Also with a window, with experts, and of GPT-2."""
     original = build(name)
     model = frozen(original)
     for length in (9, 5):

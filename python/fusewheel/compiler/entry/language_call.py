@@ -124,7 +124,7 @@ def sliding_kind(caches: Any) -> type:
 
 
 def is_beyond(layer: Any, past: int) -> bool:
-    """Whether a layer's window is full, so that it keeps as many rows after the next token."""
+    """Whether a layer's window is full: it keeps as many rows after the next token as before."""
     return layer.is_sliding and past >= layer.sliding_window
 
 
