@@ -1,8 +1,9 @@
 """The first texts of a process: `python -m benchmarks.first_texts FOLDER MODE`, in `tests/`.
 
 FOLDER holds a model of transformers. Prints the seconds of four texts: two lengths, twice each.
-With `--prompt TOKENS` there are two more, of a third length. In the mode "compiled" it also prints
-how long the check for changes before each call takes.
+With `--prompt TOKENS` there are two more, of a third length. With `--adapters RANK` peft puts
+adapters of this rank on all linear layers. In the mode "compiled" it also prints how long the check
+for changes before each call takes, without adapters.
 """
 
 from __future__ import annotations
@@ -43,6 +44,14 @@ def _text(model: Any, prompt: int, new: int) -> None:
     model.generate(ids, attention_mask=torch.ones_like(ids), **numbers)
 
 
+def adapted(model: Any, rank: int) -> Any:
+    """The model with peft's adapters on its linear layers, which add no zeros."""
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(r=rank, target_modules="all-linear", init_lora_weights=False)
+    return get_peft_model(model, config).eval()
+
+
 def check(model: Any) -> tuple[float, float]:
     """The seconds of a check for changes: one after another, and behind other memory."""
     is_same, large = model._compiled_call_impl._watched.is_same, torch.zeros(LARGE)
@@ -66,14 +75,17 @@ def main() -> None:
     parser.add_argument("mode", choices=MODES)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--prompt", type=int, help=f"tokens of a third prompt, with {NEW} new ones")
+    parser.add_argument("--adapters", type=int, metavar="RANK", help="put adapters of peft on it")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_pretrained(options.folder, dtype=torch.float32)
+    if options.adapters:
+        model = adapted(model, options.adapters)
     lengths = (*LENGTHS, (options.prompt, NEW)) if options.prompt else LENGTHS
     found = texts(model, options.mode, lengths)
     print(options.mode, *(f"{seconds:.1f}" for seconds in found))
-    if options.mode == "compiled":
+    if options.mode == "compiled" and not options.adapters:
         print("check, ms:", *(f"{1e3 * seconds:.1f}" for seconds in check(model)))
 
 

@@ -81,7 +81,7 @@ def logits(model: Any, ids: torch.Tensor) -> list[torch.Tensor]:
 @pytest.mark.parametrize("options", [None, NONE, ENGINE], ids=str)
 def test_compiled_in_place(options: Any, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts of any length take one program and tokens another one; weights may require grad."""
-    monkeypatch.setattr("fusewheel.compiler.entry.dynamo.WORTHWHILE", 1.0)
+    monkeypatch.setattr("fusewheel.compiler.entry.dynamo.WORTHWHILE_WITH_GUARDS", 1.0)
     twin = compiled(model, options)
     assert any(weight.requires_grad for weight in twin.parameters())
     for length in (9, 5, 14):

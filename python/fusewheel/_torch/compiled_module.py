@@ -36,7 +36,9 @@ _open: Counter[int] = Counter()
 Instead = Callable[[Any, Any, Callable[..., Any]], Callable[..., Any]]
 
 
-def run_compiled(name: str, is_own: Callable[[object], bool], instead: Instead) -> None:
+def run_compiled(
+    name: str, is_own: Callable[[object], bool], instead: Instead, inside: Callable[[Any], Any]
+) -> None:
     """Let a method that is called through a compiled wrapper call the compiled module.
 
     Where this torch makes wrappers in another way than is known here, a call of the method warns
@@ -46,6 +48,7 @@ def run_compiled(name: str, is_own: Callable[[object], bool], instead: Instead) 
         name: of the method.
         is_own: whether a backend, as Dynamo keeps it, is ours; other wrappers stay as they are.
         instead: what the method calls for a compiled call.
+        inside: the module that the method of a module calls: itself, or one in it.
     """
     wrapper = find("torch._dynamo.eval_frame.OptimizedModule", _PURPOSE, otherwise=None)
     look_up = getattr(wrapper, "__getattr__", None)
@@ -60,26 +63,35 @@ def run_compiled(name: str, is_own: Callable[[object], bool], instead: Instead) 
         module, context = self._orig_mod, self.__dict__.get("dynamo_ctx")
         bound = getattr(found, "__self__", None) is module
         own = bound and is_own(innermost(getattr(context, "callback", None)))
-        return _through(context, found, instead) if own else found
+        return _through(context, found, instead, inside) if own else found
 
     find_attribute.is_fusewheel = True  # type: ignore[attr-defined]
     wrapper.__getattr__ = find_attribute
 
 
-def _through(context: Any, method: Any, instead: Instead) -> Callable[..., Any]:
+def _through(
+    context: Any, method: Any, instead: Instead, inside: Callable[[Any], Any]
+) -> Callable[..., Any]:
     """A method of a module which runs while calls of the module are compiled calls."""
 
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with _compiling(method.__self__, context, method.__name__, instead):
+        with compiling(inside(method.__self__), context, method.__name__, instead):
             return method(*args, **kwargs)
 
     return call
 
 
 @contextlib.contextmanager
-def _compiling(module: Any, context: Any, name: str, instead: Instead) -> Iterator[None]:
-    """A block in which this thread's calls of a module are compiled calls."""
+def compiling(module: Any, context: Any, name: str, instead: Instead) -> Iterator[None]:
+    """A block in which this thread's calls of a module are compiled calls.
+
+    Args:
+        module: the module.
+        context: what compiles it, as `torch.compile` makes it.
+        name: of the method that makes the calls, for a warning.
+        instead: what is called for a compiled call.
+    """
     if not (_has_slot and _has_call):
         _warn_once(name)
         yield

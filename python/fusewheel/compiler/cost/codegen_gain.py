@@ -22,6 +22,9 @@ from fusewheel.compiler.ir.metadata import Size, shape_of, tensor_of, value_of
 
 # Code is generated if it would save more than this part of a graph's time.
 WORTHWHILE = 0.02
+# If it brings Dynamo with it, whose guards take a fifth of a token's time, and which takes half a
+# minute for the first text.
+WORTHWHILE_WITH_GUARDS = 0.1
 
 _PRODUCTS = frozenset({"linear", "matmul", "mm", "bmm", "addmm", "baddbmm"})
 # They read or write only the rows that they pick, not the whole table.

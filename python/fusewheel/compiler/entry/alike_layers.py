@@ -15,10 +15,14 @@ from torch import Tensor
 from fusewheel._torch.modules import has_hooks
 from fusewheel.compiler.ir.equal_calls import form_of, sharing
 
-# Where a layer stands among the others: who repeats layers hands them what they need of that.
-_PLACE = "layer_idx"
+# Where a layer stands among the others: who repeats layers hands them what they need of that. peft
+# notes the second one beside the arguments with which it was made.
+_PLACES = frozenset({"layer_idx", "target_name"})
 _TABLES = frozenset({"_parameters", "_buffers", "_modules"})
-_NUMBERS = (int, float, bool, str, type(None), torch.dtype, torch.Size, tuple, set, frozenset)
+_PLAIN = (
+    *(int, float, bool, str, type(None), torch.dtype, torch.device),
+    *(torch.Size, tuple, set, frozenset),
+)
 
 
 def is_alike(first: torch.nn.Module, second: torch.nn.Module) -> bool:
@@ -45,7 +49,7 @@ def _computes_alike(first: torch.nn.Module, second: torch.nn.Module, but: str) -
         and not has_hooks(second)
         and own.keys() == other.keys()
         and all(
-            name == _PLACE or name in _TABLES or _is_same(value, other[name])
+            name in _PLACES or name in _TABLES or _is_same(value, other[name])
             for name, value in own.items()
             if name != but
         )
@@ -62,7 +66,11 @@ def _is_same(a: Any, b: Any) -> bool:
     if isinstance(a, functools.partial):
         same_form = len(a.args) == len(b.args) and list(a.keywords) == list(b.keywords)
         return same_form and all(map(_is_same, _parts(a), _parts(b)))
-    return a == b if isinstance(a, _NUMBERS) else isinstance(a, dict) and not a and not b
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(k in _PLACES or _is_same(a[k], b[k]) for k in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(_is_same, a, b))
+    return isinstance(a, _PLAIN) and bool(a == b)
 
 
 def _parts(call: functools.partial[Any]) -> tuple[Any, ...]:

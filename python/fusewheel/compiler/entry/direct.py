@@ -40,7 +40,7 @@ from fusewheel.compiler.entry.language_call import (
     read_call,
 )
 from fusewheel.compiler.entry.repeated_layers import RepeatedLayers
-from fusewheel.compiler.entry.unchanged import Unchanged
+from fusewheel.compiler.entry.unchanged import PACKAGES, Unchanged
 from fusewheel.compiler.match.registry import CAPTURE
 from fusewheel.compiler.match.switches import disabled
 
@@ -53,7 +53,7 @@ _MOST_OF_A_KIND = 4
 # The names of the numbers of new tokens, and of tokens that a cache has read.
 _TOKENS, _ROWS = "tokens", "rows"
 # Their modules compute, and do nothing else that `Unchanged` would not see.
-_PACKAGES = ("transformers.", "torch.nn.", "fusewheel.")
+_PACKAGES = (*PACKAGES, "torch.nn.", "fusewheel.")
 
 # Compiles a graph with its example inputs, of which the first ones are tensors of the model.
 Compile = Callable[[GraphModule, Sequence[Any], Sequence[Tensor]], Callable[..., Any]]
@@ -195,9 +195,16 @@ def _all_of(conditions: Sequence[str]) -> Callable[[int, int], bool]:
 def is_known(model: torch.nn.Module) -> bool:
     """Whether it is known of all modules that they compute and do nothing else."""
     return all(
-        type(module).__module__.startswith(_PACKAGES) and "forward" not in vars(module)
+        type(module).__module__.startswith(_PACKAGES)
+        and "forward" not in vars(module)
+        and not _takes_out(module)
         for module in model.modules()
     )
+
+
+def _takes_out(module: torch.nn.Module) -> bool:
+    """Whether a layer of peft takes an adapter out of its weight when it is called."""
+    return bool(getattr(module, "merged_adapters", ())) and bool(module.disable_adapters)
 
 
 def _fake_arguments(call: LanguageCall, capture: Capture) -> tuple[dict[str, Any], Any]:

@@ -26,7 +26,7 @@ from fusewheel._torch.dynamo import (
 )
 from fusewheel._torch.fx import copy_source
 from fusewheel.compiler.cost import rules
-from fusewheel.compiler.cost.codegen_gain import WORTHWHILE, gain
+from fusewheel.compiler.cost.codegen_gain import WORTHWHILE, WORTHWHILE_WITH_GUARDS, gain
 from fusewheel.compiler.entry.caches import append_rows, grown_outputs, with_dynamic_rows
 from fusewheel.compiler.entry.captured import dynamo_replaces
 from fusewheel.compiler.ir.metadata import tensor_of
@@ -143,7 +143,7 @@ def compile_graph(
     elif inner is None:
         inner = "none"
         rewrite(gm, recorder=recorder, inner=inner)
-        if not _is_for_cpu(gm) or _chosen(gm) != inner:
+        if not _is_for_cpu(gm) or _chosen(gm, WORTHWHILE_WITH_GUARDS) != inner:
             raise NeedsCode("generated code is estimated to be faster")
     else:
         # The engine runs the same operators one after another.
@@ -206,10 +206,10 @@ def _copied(graph: Graph) -> Graph:
     return twin
 
 
-def _chosen(gm: GraphModule) -> str:
-    """The inner compiler that is estimated to be faster."""
+def _chosen(gm: GraphModule, worthwhile: float = WORTHWHILE) -> str:
+    """The inner compiler that is estimated to be faster; Inductor must save so much of the time."""
     saved = gain(gm)
-    inner = "inductor" if saved > WORTHWHILE else "none"
+    inner = "inductor" if saved > worthwhile else "none"
     _log.info("inner %r: generated code would save about %.1f%% of the time", inner, 100 * saved)
     return inner
 

@@ -7,7 +7,7 @@ import functools
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from operator import attrgetter, getitem, is_
 from typing import Any
 
@@ -24,6 +24,7 @@ from fusewheel._torch.modules import has_hooks
 from fusewheel.compiler.entry.direct import DirectCalls
 from fusewheel.compiler.entry.dynamo import Compiled, backend, without_code
 from fusewheel.compiler.entry.equal_layers import EqualLayers
+from fusewheel.compiler.entry.generation import generating_model
 
 # The calls in which a model is usually compiled: `generate` compiles the first two.
 _COMPILING = 2
@@ -31,6 +32,12 @@ _COMPILING = 2
 # Seconds. A pass over a model takes a good part of a token's time: all that it reads has left the
 # processor's caches.
 _FRESH = 0.25
+
+# Of a module; they are looked at by themselves.
+_TABLES = frozenset(("_modules", "_parameters", "_buffers"))
+
+# By which a layer with adapters of peft is known.
+_MERGED = "merged_adapters"
 
 # Of a configuration.
 _OUTPUTS = "output_hidden_states", "output_attentions", "output_router_logits"
@@ -49,12 +56,15 @@ def freeze(
     mode, switches the gradients of its parameters off, and compiles it with
     ``backend="fusewheel"``, so that ``model(...)`` and ``model.generate(...)`` run compiled.
 
+    Of a model of peft, the model that it adapts is frozen too: that one writes the texts.
+
     Calls of a language model with a cache are captured without Dynamo, see
     `fusewheel.compiler.entry.direct`.
 
     These changes are still noticed, by one pass over the model before each call: a layer, parameter
     or buffer is replaced, added or removed; a dtype or device changes; a parameter requires a
-    gradient; training mode. The model then warns and is compiled again with all guards. Values of
+    gradient; training mode; which adapters of peft are active, merged or switched off, and their
+    scale. The model then warns and is compiled again with all guards. Values of
     parameters may change in place at any time. No pass is made for the next token of a text: a call
     with one token and the cache (`past_key_values` or `cache`) of the last pass, less than 0.25 s
     after it. If something breaks the graph in or between layers, PyTorch compiles these layers by
@@ -86,6 +96,9 @@ def freeze(
         raise ValueError("freeze: options must have no guard_filter_fn, freeze has its own")
     model.eval()
     model.requires_grad_(False)
+    inside = generating_model(model)
+    if inside is not model:
+        freeze(inside, options=options, **settings)
     own = {**(options or {}), "guard_filter_fn": _guards(model)}
     layers = EqualLayers(model)
     compile_ = functools.partial(
@@ -178,6 +191,21 @@ def _is_watched(model: torch.nn.Module, arguments: Mapping[str, Any]) -> bool:
     )
 
 
+def _containers(module: torch.nn.Module) -> list[Any]:
+    """What a module notes in dictionaries and lists."""
+    own = vars(module).items()
+    return [v for name, v in own if name not in _TABLES and isinstance(v, (dict, list))]
+
+
+def _state(path: str, module: torch.nn.Module) -> Iterator[tuple[dict[str, Any], str, Any, str]]:
+    """What decides which adapters a layer of peft applies, and how."""
+    tables = [vars(module), *(found for found in _containers(module) if isinstance(found, dict))]
+    for table in tables:
+        for name, value in table.items():
+            if name not in _TABLES:
+                yield table, name, value, f"an adapter of {path}"
+
+
 class _Frozen:
     """The call of a frozen model: looks for changes first.
 
@@ -211,12 +239,15 @@ class _Frozen:
             for path, module in model.named_modules()
         ]
         entries += flags
+        adapted = [own for own in model.named_modules() if _MERGED in vars(own[1])]
+        entries += [entry for path, module in adapted for entry in _state(path, module)]
         # In columns, so that a check of all of them is one call.
         self._tables = [entry[0] for entry in entries]
         self._names = [entry[1] for entry in entries]
         self._values = [entry[2] for entry in entries]
         self._paths = [entry[3] for entry in entries]
-        self._filled = [table for _, table in tables]
+        self._filled: list[Sized] = [table for _, table in tables]
+        self._filled += [found for _, module in adapted for found in _containers(module)]
         self._sizes = [len(table) for table in self._filled]
         self._tensors = [value for value in self._values if isinstance(value, Tensor)]
         self._seen = list(map(_attributes, self._tensors))

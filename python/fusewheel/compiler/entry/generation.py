@@ -24,6 +24,8 @@ from fusewheel.compiler.entry.unchanged import Watched
 from fusewheel.compiler.match.recompile import is_own
 
 _HOME = "transformers.generation.utils"
+# Where peft defines models that hold a model of transformers with adapters.
+_ADAPTED = "peft.peft_model", "peft.mixed_model"
 # A model that changes more often is left to Dynamo, which keeps what it compiled for older states.
 _MOST_CHANGES = 8
 _NAME = "_fusewheel_generating"
@@ -61,6 +63,10 @@ class Generating:
             program = self.direct.program(args, kwargs)
         return self._compiled(*args, **kwargs) if program is None else program()
 
+    def is_of(self, model: torch.nn.Module) -> bool:
+        """Whether it calls this model."""
+        return self._model is model
+
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy of what compiled a model begins anew.
         return type(None), ()
@@ -91,15 +97,21 @@ def _can_be_captured(model: torch.nn.Module) -> bool:
 def _generating(model: Any, context: Any, compiled: Callable[..., Any]) -> Callable[..., Any]:
     """What `generate` calls for the compiled call of a model, made once for what compiled it."""
     found: Generating | None = vars(context).get(_NAME)
-    if found is None:
+    if found is None or not found.is_of(model):
         settings = dynamo.settings_of(dynamo.innermost(context.callback))
         options = settings.get("options") or {}
         inner = options.get("inner")
         known = not settings.keys() - {"options"} and not options.keys() - {"inner"}
         if not known or inner not in (None, "none", "engine"):
             return compiled
-        found = vars(context).setdefault(_NAME, Generating(model, compiled, inner))
+        found = vars(context)[_NAME] = Generating(model, compiled, inner)
     return found
+
+
+def generating_model(model: Any) -> Any:
+    """The model that writes the texts of a model: itself, or the one that peft has adapted."""
+    is_adapted = type(model).__module__ in _ADAPTED
+    return model.get_base_model() if is_adapted else model
 
 
 def capture_generation() -> None:
@@ -109,7 +121,11 @@ def capture_generation() -> None:
     model.
     """
     after_import(_HOME, _replace_generate)
-    through = functools.partial(compiled_module.run_compiled, "generate", is_own, _generating)
+    for home in _ADAPTED:
+        after_import(home, functools.partial(_replace_adapted, home))
+    through = functools.partial(
+        compiled_module.run_compiled, "generate", is_own, _generating, generating_model
+    )
     after_import(compiled_module.HOME, through)
 
 
@@ -121,11 +137,39 @@ def _replace_generate() -> None:
 
     @functools.wraps(plain)
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
-        compiling = torch.compiler.is_compiling()
-        context = None if compiling else compiled_module.context_of(self)
-        if context is not None and is_own(dynamo.innermost(context.callback)):
+        context = _own_context(self)
+        if context is not None:
             compiled = compiled_module.compiled_call(self)
             compiled_module.set_compiled_call(self, _generating(self, context, compiled))
         return plain(self, *args, **kwargs)
 
     mixin.generate = generate
+
+
+def _own_context(model: Any) -> Any:
+    """What compiled a model, if this backend did."""
+    context = None if torch.compiler.is_compiling() else compiled_module.context_of(model)
+    own = context is not None and is_own(dynamo.innermost(context.callback))
+    return context if own else None
+
+
+def _replace_adapted(home: str) -> None:
+    """Let `generate` of peft's models run compiled too: it calls the model inside."""
+    kinds = [kind for kind in vars(sys.modules[home]).values() if isinstance(kind, type)]
+    for kind in kinds:
+        plain = vars(kind).get("generate")
+        if kind.__module__ == home and callable(plain):
+            setattr(kind, "generate", _through_inside(plain))  # noqa: B010
+
+
+def _through_inside(plain: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        context = _own_context(self)
+        if context is None:
+            return plain(self, *args, **kwargs)
+        inside = generating_model(self)
+        with compiled_module.compiling(inside, context, "generate", _generating):
+            return plain(self, *args, **kwargs)
+
+    return generate

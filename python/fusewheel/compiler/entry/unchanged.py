@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from fusewheel._torch.compiled_module import attributes
-from fusewheel._torch.modules import global_hooks
+from fusewheel._torch.modules import NOT_IN_FORWARD, Snapshot, global_hooks
 
-_PACKAGE = "transformers."
+# Their modules are known, and their configurations and files are looked at.
+PACKAGES = "transformers.", "peft."
 _LAYOUT = attrgetter("shape"), attrgetter("dtype"), attrgetter("device"), Tensor.stride
 # What all modules have are mostly dictionaries, and what is in these is looked at.
 _OF_ALL_MODULES = vars(torch.nn.Module()).keys() - {"training"}
@@ -28,6 +29,13 @@ class Unchanged:
     def __init__(self, model: torch.nn.Module) -> None:
         self._tables = [table for module in model.modules() for table in _tables(module)]
         self._seen = [dict(table) for table in self._tables]
+        self._lists = [
+            value
+            for module in model.modules()
+            for value in vars(module).values()
+            if isinstance(value, list)
+        ]
+        self._seen_in_lists = list(map(list, self._lists))
 
     def restore(self) -> bool:
         """Put everything back as it was; returns whether anything had changed."""
@@ -37,6 +45,10 @@ class Unchanged:
                 changed = True
                 table.clear()
                 table.update(seen)
+        for values, held in zip(self._lists, self._seen_in_lists, strict=True):
+            if list(map(id, values)) != list(map(id, held)):
+                changed = True
+                values[:] = held
         return changed
 
 
@@ -83,9 +95,44 @@ class Watched:
         self._seen = list(chain.from_iterable(self._items))
         self._tensors = [*model.parameters(), *model.buffers()]
         self._layouts = self._read_layouts()
+        # Most of it lies in dictionaries, and a look at whether these were written to is quick.
+        tables = _once([*(names for names, _ in named), *inside])
+        self._tables = [names for names in tables if isinstance(names, dict)]
+        self._lists = [found for found in inside if isinstance(found, list)]
+        others = [(names, name) for names, name in named if not isinstance(names, dict)]
+        self._of_classes = list(zip(*others, strict=True))
+        self._others = self._outside_tables()
+        self._snapshot: Snapshot | None = None
 
     def is_same(self) -> bool:
         """Whether nothing has changed."""
+        if self._is_untouched():
+            return True
+        # Taken first, so that what another thread changes meanwhile is seen the next time.
+        snapshot = Snapshot(self._tables, self._tensors)
+        if not self._holds_the_same():
+            return False
+        self._snapshot = snapshot
+        return True
+
+    def _is_untouched(self) -> bool:
+        """Whether nothing was written to since it was last the same.
+
+        Returns:
+            False also after a change that was undone.
+        """
+        try:
+            return (
+                self._snapshot is not None
+                and not any(self._empty)
+                and self._snapshot.is_same()
+                and self._outside_tables() == self._others
+            )
+        except KeyError:  # a name of a class or file is gone
+            return False
+
+    def _holds_the_same(self) -> bool:
+        """Whether there are the same objects everywhere, with the same layouts."""
         try:
             return (
                 not any(self._empty)
@@ -97,6 +144,11 @@ class Watched:
             )
         except (KeyError, RuntimeError):  # something is gone, or changes while it is read
             return False
+
+    def _outside_tables(self) -> list[int]:
+        """What lists and the namespaces of classes hold, which are no dictionaries."""
+        of_classes = map(getitem, *self._of_classes)
+        return list(map(id, chain(of_classes, chain.from_iterable(self._lists))))
 
     def _read_layouts(self) -> list[Any]:
         return [list(map(read, self._tensors)) for read in _LAYOUT]
@@ -114,7 +166,9 @@ def _names(own: dict[str, Any], model: torch.nn.Module) -> Iterable[str]:
 
 
 def _containers(own: Mapping[str, Any]) -> Iterator[Any]:
-    return (value for value in own.values() if isinstance(value, (dict, list)))
+    for name, value in own.items():
+        if isinstance(value, (dict, list)) and name not in NOT_IN_FORWARD:
+            yield value
 
 
 def _settings(model: torch.nn.Module) -> list[dict[str, Any]]:
@@ -123,7 +177,7 @@ def _settings(model: torch.nn.Module) -> list[dict[str, Any]]:
     left = [vars(module).get("config") for module in model.modules()]
     while left:
         value = left.pop()
-        if not type(value).__module__.startswith(_PACKAGE) or not hasattr(value, "__dict__"):
+        if not type(value).__module__.startswith(PACKAGES) or not hasattr(value, "__dict__"):
             continue
         own = vars(value)
         if id(own) not in found:  # a part may name the whole
@@ -139,13 +193,13 @@ def _namespaces(model: torch.nn.Module) -> Iterator[Mapping[str, Any]]:
     # Dynamo replaces methods of `Module` when it is imported.
     for kind in classes - {torch.nn.Module, object}:
         yield vars(kind)
-        if "forward" in vars(kind) and kind.__module__.startswith(_PACKAGE):
+        if "forward" in vars(kind) and kind.__module__.startswith(PACKAGES):
             yield vars(sys.modules[kind.__module__])
 
 
 def _registries(names: Mapping[str, Any]) -> Iterator[dict[Any, Any]]:
     """Functions by name, such as `ALL_ATTENTION_FUNCTIONS`: an object's own, and its class's."""
     for value in list(names.values()):
-        if type(value).__module__.startswith(_PACKAGE) and isinstance(value, Mapping):
+        if type(value).__module__.startswith(PACKAGES) and isinstance(value, Mapping):
             for own in (getattr(value, "__dict__", {}), vars(type(value))):
                 yield from (table for table in own.values() if isinstance(table, dict))
