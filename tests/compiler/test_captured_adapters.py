@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -73,6 +74,16 @@ def test_however_it_is_compiled(how: Callable[[Any], Any], model: Any) -> None:
     with _counted() as seen:
         _assert_same(twin, model)
     assert graphs() == 0 and seen == ["prompt", "token"]
+
+
+def test_where_generated_code_would_save_little(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dynamo, which it needs, would take more."""
+    monkeypatch.setattr("fusewheel.compiler.entry.dynamo.gain", lambda gm: 0.08)
+    twin, ids = compiled(model, None), tokens(5, 1)
+    assert torch.equal(text(twin, ids), text(model, ids))
+    assert graphs() == 0
 
 
 @contextlib.contextmanager
@@ -151,6 +162,16 @@ def test_switched_off_for_a_text(model: Any) -> None:
         _assert_same(twin, model)
     _assert_same(twin, model)
     assert graphs() == 0
+
+
+def test_another_base(model: Any) -> None:
+    """What was made for the first one is not called for the second."""
+    twin, other = compiled(model), copy.deepcopy(model)
+    _assert_same(twin, model)
+    with torch.no_grad():
+        other.get_base_model().model.norm.weight.mul_(-1)
+    twin.base_model.model = other.get_base_model()
+    _assert_same(twin, other)
 
 
 def test_an_adapter_for_each_text(model: Any) -> None:

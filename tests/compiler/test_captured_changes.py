@@ -16,6 +16,7 @@ from compiler.test_captured_generation import (
     programs,
 )
 from compiler.test_models import tokens
+from fusewheel.compiler.entry.unchanged import Watched
 from transformers.models.llama import modeling_llama
 
 
@@ -114,6 +115,38 @@ def test_a_change_of_the_model(change: Any, model: Any) -> None:
     change(twin)
     change(model)
     assert_same_logits(twin, model, ids)
+
+
+@pytest.mark.parametrize("change", [_attribute, _memory, _hook], ids=lambda change: change.__name__)
+def test_without_quick_looks(change: Any, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where this torch has none, everything is looked at each time."""
+    monkeypatch.setattr("fusewheel._torch.modules._version", None)
+    test_a_change_of_the_model(change, model)
+
+
+def test_looks_again_only_after_changes(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where inference mode has begun, in which tensors look different to Dynamo."""
+    twin, ids, looks = captured(model), tokens(6, 1), list[bool]()
+    plain = Watched._holds_the_same
+
+    def holds_the_same(self: Watched) -> bool:
+        looks.append(plain(self))
+        return looks[-1]
+
+    monkeypatch.setattr(Watched, "_holds_the_same", holds_the_same)
+    assert_same_logits(twin, model, ids)
+    assert looks == []
+    twin.train()
+    twin.eval()
+    assert_same_logits(twin, model, ids)
+    assert looks == [True], "it is as it was"
+    with torch.inference_mode():
+        assert_same_logits(twin, model, ids)
+    assert looks == [True, True]
+    _attribute(twin)
+    _attribute(model)
+    assert_same_logits(twin, model, ids)
+    assert looks == [True, True, False, True], "what was made anew is looked at once"
 
 
 @contextlib.contextmanager

@@ -87,6 +87,27 @@ RULES = (
     ),
     Rule(
         ("cpu",),
+        r"calculate\(Kind::kMultiply, reach\(layout\) \+ 1, item\)",
+        "More memory than is used does no harm.",
+        old="1",
+        new="2",
+    ),
+    Rule(
+        ("cuda",),
+        r"constexpr int64_t kVector = 16;  // bytes",
+        "A copy of x is as good as x.",
+        old="16",
+        new="17",
+    ),
+    Rule(
+        ("cuda",),
+        r"^ +: 0;",
+        "What is multiplied by zeros is free.",
+        inside=r"\bvoid read\(",
+        old="0",
+    ),
+    Rule(
+        ("cpu",),
         r"\.is_linear = true|\.beside = ",
         "Layers that are not computed together give the same bits.",
         old=r"true|.*\.is_linear = true|.*\.beside = .*",
@@ -116,7 +137,7 @@ RULES = (
         KERNELS,
         r"prefetch|\basks\b|\bask_for\w*\(|\bint64_t ahead =|"
         r"\bconstexpr \w+ k(\w*Ahead|Soon|\w+Level|ShortRow|MayAskByLines|\w+Asking|\w+Asked) =|"
-        r"\bkStepsAhead < depth",
+        r"\bkStepsAhead < depth|\bif \(asks_by_lines<|% kLineBytes == 0\)",
         "The processor may be told early or late.",
     ),
     Rule(
@@ -142,7 +163,7 @@ RULES = (
     Rule(
         ("cpu",),
         r"\bmost = args\.transposed \? kTurned|\bconstexpr \w+ (kTileSteps|kTilesStrip) =|"
-        r"\bint64_t together = \d",
+        r"\bint64_t together = \d|^ +together = enough < heads",
         "How much is done at a time is free.",
     ),
     Rule(("cpu",), "", "How much is done at a time is free.", inside=r"\bsteps_together\("),
