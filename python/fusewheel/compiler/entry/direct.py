@@ -195,16 +195,9 @@ def _all_of(conditions: Sequence[str]) -> Callable[[int, int], bool]:
 def is_known(model: torch.nn.Module) -> bool:
     """Whether it is known of all modules that they compute and do nothing else."""
     return all(
-        type(module).__module__.startswith(_PACKAGES)
-        and "forward" not in vars(module)
-        and not _takes_out(module)
+        type(module).__module__.startswith(_PACKAGES) and "forward" not in vars(module)
         for module in model.modules()
     )
-
-
-def _takes_out(module: torch.nn.Module) -> bool:
-    """Whether a layer of peft takes an adapter out of its weight when it is called."""
-    return bool(getattr(module, "merged_adapters", ())) and bool(module.disable_adapters)
 
 
 def _fake_arguments(call: LanguageCall, capture: Capture) -> tuple[dict[str, Any], Any]:
