@@ -189,7 +189,7 @@ def rewrite_and_choose(gm: GraphModule, recorder: Recorder) -> str:
     graphs = {body: _copied(body.graph) for body in bodies(gm)}
     noted = copy.deepcopy(recorder)
     rewrite(gm, recorder=recorder)
-    inner = _chosen(gm)
+    inner = _chosen(gm, WORTHWHILE)
     nodes = [node for body in graphs for node in body.graph.nodes]
     if any(rules.loss(n, inner, pattern) for pattern in known_patterns() for n in nodes):
         for body, graph in graphs.items():
@@ -206,7 +206,7 @@ def _copied(graph: Graph) -> Graph:
     return twin
 
 
-def _chosen(gm: GraphModule, worthwhile: float = WORTHWHILE) -> str:
+def _chosen(gm: GraphModule, worthwhile: float) -> str:
     """The inner compiler that is estimated to be faster; Inductor must save so much of the time."""
     saved = gain(gm)
     inner = "inductor" if saved > worthwhile else "none"
