@@ -229,7 +229,7 @@ def test_explain_tells_the_reason() -> None:
 def test_inductor_takes_a_graph_that_was_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """What Dynamo has noted of the inputs is still there."""
     backend = importlib.import_module("fusewheel.compiler.entry.dynamo")
-    monkeypatch.setattr(backend, "_chosen", lambda gm: "inductor")
+    monkeypatch.setattr(backend, "_chosen", lambda gm, worthwhile: "inductor")
     inputs = pair(SMALL)
     call = torch.compile(swiglu, backend="fusewheel")
     torch.testing.assert_close(call(*inputs), swiglu(*inputs))

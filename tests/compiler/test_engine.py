@@ -251,7 +251,7 @@ def test_the_backend_chooses_programs_where_they_pay(monkeypatch: pytest.MonkeyP
     import fusewheel
     from fusewheel.compiler.entry import dynamo
 
-    monkeypatch.setattr(dynamo, "_chosen", lambda gm: "none")
+    monkeypatch.setattr(dynamo, "_chosen", lambda gm, worthwhile: "none")
     for length, gradient, programs in ((40, False, 1), (20, False, 0), (40, True, 0)):
         torch.compiler.reset()
         engine = Engine(None)
