@@ -177,6 +177,7 @@ def test_another_base(model: Any) -> None:
 def test_an_adapter_for_each_text(model: Any) -> None:
     """By hooks of peft, which are Dynamo's."""
     twin, ids = compiled(model), tokens(5, 2)
+    assert torch.equal(text(twin, ids), text(model, ids))
     names = {"adapter_names": ["default", "other"], "attention_mask": torch.ones_like(ids)}
     found, expected = (text(each, ids, **names) for each in (twin, model))
     assert torch.equal(found, expected)

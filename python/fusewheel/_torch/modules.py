@@ -67,7 +67,7 @@ class Snapshot:
         self._layouts: Any = None
         if _version is not None and _Layouts is not None:
             self._versions = list(map(_version, tables))
-            # It reads both arguments unasked, and crashes without them.
+            # Without the two last arguments it crashes.
             self._layouts = _Layouts(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
 
     def is_same(self) -> bool:
@@ -75,7 +75,7 @@ class Snapshot:
 
         Returns:
             False also after a change that was undone, where inference mode has begun or ended
-            since, and where this torch has no such looks.
+            since, and where this torch has no functions for it.
         """
         return (
             self._layouts is not None

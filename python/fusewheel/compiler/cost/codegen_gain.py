@@ -22,8 +22,8 @@ from fusewheel.compiler.ir.metadata import Size, shape_of, tensor_of, value_of
 
 # Code is generated if it would save more than this part of a graph's time.
 WORTHWHILE = 0.02
-# If it brings Dynamo with it, whose guards take a fifth of a token's time, and which takes half a
-# minute for the first text.
+# If Dynamo comes with it: its guards take more of a token's time than this, and the first text
+# waits for half a minute.
 WORTHWHILE_WITH_GUARDS = 0.1
 
 _PRODUCTS = frozenset({"linear", "matmul", "mm", "bmm", "addmm", "baddbmm"})

@@ -67,9 +67,9 @@ class Watched:
     """A model as it is now: attributes, weights, classes, and what their code names.
 
     It stands in for the guards with which Dynamo checks a model before each call. It includes the
-    configuration; functions that replace others in a class, in a file of
-    transformers or in `torch.nn.functional`; and attention functions that are registered by name.
-    It does not include the numbers in parameters and buffers: programs read these in each call.
+    configuration; functions that replace others in a class, in a file of transformers or peft, or
+    in `torch.nn.functional`; and attention functions that are registered by name. It does not
+    include the numbers in parameters and buffers: programs read these in each call.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
