@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fusewheel._torch.fx import Fakes, quiet, storage_key
-from fusewheel.compiler.entry.capture import CannotCapture, Capture
+from fusewheel.compiler.entry.direct.capture import CannotCapture, Capture
 from fusewheel.compiler.ir.pattern import Context
 from torch import Tensor
 

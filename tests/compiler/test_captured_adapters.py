@@ -13,9 +13,9 @@ import torch
 from compiler.test_caches import build
 from compiler.test_captured_generation import NONE, compiled, graphs, text
 from compiler.test_models import tokens
-from fusewheel.compiler.entry.alike_layers import is_alike
-from fusewheel.compiler.entry.direct import DirectCalls
-from fusewheel.compiler.entry.unchanged import Unchanged
+from fusewheel.compiler.entry.direct.alike_layers import is_alike
+from fusewheel.compiler.entry.direct.calls import DirectCalls
+from fusewheel.compiler.entry.direct.unchanged import Unchanged
 from torch._dynamo.utils import counters
 
 peft = pytest.importorskip("peft")

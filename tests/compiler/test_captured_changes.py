@@ -16,7 +16,7 @@ from compiler.test_captured_generation import (
     programs,
 )
 from compiler.test_models import tokens
-from fusewheel.compiler.entry.unchanged import Watched
+from fusewheel.compiler.entry.direct.unchanged import Watched
 from transformers.models.llama import modeling_llama
 
 

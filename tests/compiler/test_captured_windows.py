@@ -12,8 +12,8 @@ from compiler.test_caches import WINDOW, build
 from compiler.test_captured_generation import compiled, graphs, programs, text
 from compiler.test_models import SIZES, tokens
 from fusewheel._core.cache_argument import cache_argument
-from fusewheel.compiler.entry import direct
-from fusewheel.compiler.entry.language_call import read_call
+from fusewheel.compiler.entry.direct import calls
+from fusewheel.compiler.entry.direct.language_call import read_call
 from fusewheel.engine.growing import append
 from nightly import NIGHTLY
 from transformers import DynamicCache
@@ -220,7 +220,7 @@ def test_full_layers_that_have_read_more() -> None:
 
 def test_more_cases_than_are_kept(mistral: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others are left to Dynamo."""
-    monkeypatch.setattr(direct, "_MOST_OF_A_KIND", 1)
+    monkeypatch.setattr(calls, "_MOST_OF_A_KIND", 1)
     twin, caches = compiled(mistral, ENGINE), (empty(mistral), empty(mistral))
     text(twin, tokens(4, 1))
     made = programs(twin._compiled_call_impl)
@@ -240,7 +240,7 @@ def test_a_layer_that_counts_otherwise(mistral: Any, monkeypatch: pytest.MonkeyP
         return found
 
     monkeypatch.setattr(kind, "update", update)
-    monkeypatch.setattr(direct, "forwards", lambda *_, **__: [])
+    monkeypatch.setattr(calls, "forwards", lambda *_, **__: [])
     twin, ids = compiled(mistral, ENGINE), tokens(5, 1)
     text(twin, ids, max_new_tokens=1)
     assert programs(twin._compiled_call_impl) == 0

@@ -16,8 +16,8 @@ from compiler.test_caches import MODELS, OPTIONS, build
 from compiler.test_models import tokens
 from fusewheel._core.cache_argument import cache_argument
 from fusewheel.compiler.entry import dynamo
-from fusewheel.compiler.entry.capture import Capture
-from fusewheel.compiler.entry.language_call import read_call
+from fusewheel.compiler.entry.direct.capture import Capture
+from fusewheel.compiler.entry.direct.language_call import read_call
 from fusewheel.compiler.match.rewrite import rewrite
 from nightly import NIGHTLY
 from torch._dynamo.utils import counters

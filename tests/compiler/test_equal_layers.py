@@ -15,10 +15,10 @@ from compiler.test_models import tokens
 from fusewheel._core.cache_argument import cache_argument
 from fusewheel._torch.dynamo import repeated
 from fusewheel._torch.modules import has_hooks
-from fusewheel.compiler.entry import repeated_layers
-from fusewheel.compiler.entry.direct import DirectCalls
-from fusewheel.compiler.entry.equal_layers import EqualLayers, computed
-from fusewheel.compiler.entry.unchanged import Unchanged
+from fusewheel.compiler.entry.direct import repeated_layers
+from fusewheel.compiler.entry.direct.calls import DirectCalls
+from fusewheel.compiler.entry.direct.equal_layers import EqualLayers, computed
+from fusewheel.compiler.entry.direct.unchanged import Unchanged
 from fusewheel.compiler.ir import equal_calls
 from nightly import NIGHTLY
 from torch._dynamo.utils import counters

@@ -21,9 +21,9 @@ from fusewheel._core.progress import working
 from fusewheel._torch.compiled_module import compiled_call, set_compiled_call
 from fusewheel._torch.dynamo import guarded_through
 from fusewheel._torch.modules import has_hooks
-from fusewheel.compiler.entry.direct import DirectCalls
+from fusewheel.compiler.entry.direct.calls import DirectCalls
+from fusewheel.compiler.entry.direct.equal_layers import EqualLayers
 from fusewheel.compiler.entry.dynamo import Compiled, backend, without_code
-from fusewheel.compiler.entry.equal_layers import EqualLayers
 from fusewheel.compiler.entry.generation import generating_model
 
 # The calls in which a model is usually compiled: `generate` compiles the first two.

@@ -18,9 +18,9 @@ import torch
 
 from fusewheel._core.after_import import after_import
 from fusewheel._torch import compiled_module, dynamo
-from fusewheel.compiler.entry.direct import DirectCalls, is_known
+from fusewheel.compiler.entry.direct.calls import DirectCalls, is_known
+from fusewheel.compiler.entry.direct.unchanged import Watched
 from fusewheel.compiler.entry.dynamo import without_code
-from fusewheel.compiler.entry.unchanged import Watched
 from fusewheel.compiler.match.recompile import is_own
 
 _HOME = "transformers.generation.utils"

@@ -1,9 +1,9 @@
 """Equal layers of a language model, of which one is traced and its operations are repeated.
 
 Tracing takes most of the time of compiling. Dynamo can repeat what it has traced of a function of
-tensors, and so can `fusewheel.compiler.entry.repeated_layers`. A layer of transformers is none,
-because it writes to its cache. So while a frozen model is compiled, its layers are given keys and
-values and return them, and the cache is written outside.
+tensors, and so can `RepeatedLayers`. A layer of transformers is none, because it writes to its
+cache. So while a frozen model is compiled, its layers are given keys and values and return them,
+and the cache is written outside.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from fusewheel._torch.dynamo import configured, repeated, repeats_calls
-from fusewheel.compiler.entry.alike_layers import is_alike
-from fusewheel.compiler.entry.language_call import is_exactly, sliding_kind
+from fusewheel.compiler.entry.direct.alike_layers import is_alike
+from fusewheel.compiler.entry.direct.language_call import is_exactly, sliding_kind
 
 # Layers that use their cache for nothing but one `update`, and that are equal but for weights.
 _KNOWN = frozenset(

@@ -3,8 +3,8 @@
 Before each call Dynamo checks guards and fetches every weight from its module, and the first call
 it traces for seconds. A model of transformers that is called with tokens, their positions and a
 `DynamicCache` needs neither: what its operations depend on is in the arguments, and few of these
-differ. So each kind of call is captured once (`fusewheel.compiler.entry.capture`), and later ones
-hand tokens and cache to the compiled graph. Every other call is left to Dynamo.
+differ. So each kind of call is captured once (see `capture.py`), and later ones hand tokens and
+cache to the compiled graph. Every other call is left to Dynamo.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from fusewheel._core.progress import working
 from fusewheel._torch.fx import quiet
 from fusewheel._torch.modules import has_global_hooks, has_hooks
 from fusewheel.compiler.entry.caches import mark_rows
-from fusewheel.compiler.entry.capture import CannotCapture, Capture
 from fusewheel.compiler.entry.captured import replacing
-from fusewheel.compiler.entry.equal_layers import forwards, replaced
-from fusewheel.compiler.entry.language_call import (
+from fusewheel.compiler.entry.direct.capture import CannotCapture, Capture
+from fusewheel.compiler.entry.direct.equal_layers import forwards, replaced
+from fusewheel.compiler.entry.direct.language_call import (
     MASK,
     LanguageCall,
     copy_of,
@@ -39,8 +39,8 @@ from fusewheel.compiler.entry.language_call import (
     noted,
     read_call,
 )
-from fusewheel.compiler.entry.repeated_layers import RepeatedLayers
-from fusewheel.compiler.entry.unchanged import PACKAGES, Unchanged
+from fusewheel.compiler.entry.direct.repeated_layers import RepeatedLayers
+from fusewheel.compiler.entry.direct.unchanged import PACKAGES, Unchanged
 from fusewheel.compiler.match.registry import CAPTURE
 from fusewheel.compiler.match.switches import disabled
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fusewheel._torch.autograd import in_forward_mode
 from fusewheel._torch.dispatcher import is_direct
-from fusewheel.compiler.entry.unchanged import same
+from fusewheel.compiler.entry.direct.unchanged import same
 from fusewheel.compiler.match.switches import disabled
 
 # The argument that says which tokens are padding: those of the cache and the new ones.

@@ -17,9 +17,9 @@ from torch.fx import Node
 
 from fusewheel._torch import copy_on_write
 from fusewheel._torch.fx import is_plain_fake
-from fusewheel.compiler.entry.alike_layers import is_alike, weights_of
-from fusewheel.compiler.entry.capture import Capture
-from fusewheel.compiler.entry.equal_layers import computed
+from fusewheel.compiler.entry.direct.alike_layers import is_alike, weights_of
+from fusewheel.compiler.entry.direct.capture import Capture
+from fusewheel.compiler.entry.direct.equal_layers import computed
 from fusewheel.compiler.ir.equal_calls import form_of, sharing
 
 

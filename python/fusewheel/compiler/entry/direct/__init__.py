@@ -1,0 +1,1 @@
+"""Calls of language models that are captured without Dynamo."""
