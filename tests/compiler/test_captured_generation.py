@@ -14,6 +14,7 @@ import torch
 from compiler.test_caches import OPTIONS, build
 from compiler.test_models import tokens
 from fusewheel._core.cache_argument import cache_argument
+from fusewheel._torch import compiled_module
 from fusewheel.compiler.entry import generation
 from fusewheel.compiler.entry.generation import Generating
 from nightly import NIGHTLY
@@ -98,6 +99,38 @@ def test_through_the_wrapper(model: Any) -> None:
         assert torch.equal(text(wrapper, ids), text(model, ids))
         assert "_compiled_call_impl" not in vars(model)
     assert graphs() == 0 and programs(wrapper.dynamo_ctx._fusewheel_generating) == 2
+
+
+def test_compiled_forward(model: Any) -> None:
+    """As the documentation of transformers compiles models."""
+    counters.clear()
+    twin, ids = copy.deepcopy(model), tokens(6, 1)
+    twin.forward = torch.compile(twin.forward, backend="fusewheel", fullgraph=True, options=NONE)
+    compiled = twin.forward
+    for more in ({}, {"cache_implementation": "static"}):
+        assert torch.equal(text(twin, ids, **more), text(model, ids))
+        assert vars(twin)["forward"] is compiled and "_compiled_call_impl" not in vars(twin)
+    generating = compiled_module.context_of_forward(twin)._fusewheel_generating
+    assert graphs() == 0 and programs(generating) == 2
+    # A call of one's own runs the compiled function.
+    assert_same_logits(twin, model, ids)
+    assert graphs() > 0
+
+
+def test_another_forward_is_left_to_dynamo(model: Any) -> None:
+    """A function of one's own, compiled or not, is what `generate` calls."""
+    counters.clear()
+    twin, ids, calls = copy.deepcopy(model), tokens(6, 1), list[int]()
+    plain = twin.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return plain(*args, **kwargs)
+
+    for twin.forward in (forward, torch.compile(forward, backend="fusewheel", options=NONE)):
+        calls.clear()
+        assert torch.equal(text(twin, ids), text(model, ids))
+        assert calls and compiled_module.context_of_forward(twin) is None
 
 
 def test_calls_outside_of_generate(model: Any) -> None:

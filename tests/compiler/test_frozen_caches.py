@@ -11,19 +11,20 @@ from compiler.test_direct import frozen, graphs, programs, text
 from compiler.test_models import tokens
 from fusewheel._core.cache_argument import cache_argument
 from nightly import NIGHTLY
-from transformers import DynamicCache, StaticCache
+from transformers import DynamicCache
 
 STATIC = {"cache_implementation": "static"}
-# A model, what `generate` is told, whether prompts are padded, and the graphs that Dynamo makes.
+# A model, what `generate` is told, whether prompts are padded, and the graphs that Dynamo makes: of
+# static caches whose window is full, and of prompts in which tokens are looked up.
 TEXTS: dict[str, tuple[str, dict[str, Any], bool, int]] = {
-    "static": ("Llama", STATIC, False, 2),
-    "static, Qwen3": ("Qwen3", STATIC, False, 2),
-    "static, padding": ("Llama", STATIC, True, 2),
-    "static, beams": ("Llama", {**STATIC, "num_beams": 3}, False, 2),
-    "static, window": ("Mistral", STATIC, False, 3),
-    "static, windows in some layers": ("Gemma3Text", STATIC, False, 3),
-    "window, padding": ("Mistral", {}, True, 4),
-    "beams, padding": ("Llama", {"num_beams": 3}, True, 2),
+    "static": ("Llama", STATIC, False, 0),
+    "static, Qwen3": ("Qwen3", STATIC, False, 0),
+    "static, padding": ("Llama", STATIC, True, 0),
+    "static, beams": ("Llama", {**STATIC, "num_beams": 3}, False, 0),
+    "static, window": ("Mistral", STATIC, False, 2),
+    "static, windows in some layers": ("Gemma3Text", STATIC, False, 2),
+    "window, padding": ("Mistral", {}, True, 0),
+    "beams, padding": ("Llama", {"num_beams": 3}, True, 0),
     "looked up in the prompt": ("Llama", {"prompt_lookup_num_tokens": 3}, False, 2),
 }
 
@@ -46,19 +47,46 @@ def call(model: Any, ids: torch.Tensor, cache: Any) -> dict[str, Any]:
     return {"input_ids": ids, cache_argument(): cache, "use_cache": True}
 
 
-def test_other_caches_are_left_to_dynamo() -> None:
-    """Their tensors are written in place, or they keep more than a window for `crop`."""
-    llama, mistral = frozen(build("Llama")), frozen(build("Mistral"))
+def test_recording_caches_are_left_to_dynamo() -> None:
+    """They keep more than a window for `crop`."""
+    mistral = frozen(build("Mistral"))
     recording = DynamicCache(config=mistral.config)
     recording.layers[0].activate_past_recording()
-    for model, cache in (
-        (llama, StaticCache(config=llama.config, max_cache_len=20)),
-        (mistral, recording),
-    ):
-        with torch.no_grad():
-            given, direct = call(model, tokens(5, 1), cache), model._compiled_call_impl.direct
-            assert direct.program((), given) is None
-            assert not direct._programs, "it was tried"
+    with torch.no_grad():
+        given, direct = call(mistral, tokens(5, 1), recording), mistral._compiled_call_impl.direct
+        assert direct.program((), given) is None
+        assert not direct._programs, "it was tried"
+
+
+def _reorder(cache: Any) -> None:
+    cache.reorder_cache(torch.tensor([1, 1, 0]))
+
+
+def _repeat(cache: Any) -> None:
+    cache.batch_select_indices(torch.tensor([0, 0, 1]))
+
+
+@pytest.mark.parametrize("change", [None, _reorder, _repeat])
+def test_rows_that_others_wrote(change: Any) -> None:
+    """A prompt that was read uncompiled, and rows in another order, as beam search leaves them."""
+    original = build("Llama", num_hidden_layers=2)
+    model, ids = frozen(original), tokens(6, 3)
+    caches = [DynamicCache(config=model.config) for _ in range(2)]
+    with torch.no_grad():
+        for one, cache in zip((model if change else original, original), caches, strict=True):
+            one(**call(one, ids, cache))
+        for token in (ids[:, :1], ids[:, 1:2]):
+            if change is not None:
+                any(change(cache) for cache in caches)
+            before = [layer.keys.clone() for layer in caches[0].layers]
+            seen = [layer.keys for layer in caches[0].layers]
+            found, expected = (
+                one(**call(one, token, cache)).logits
+                for one, cache in zip((model, original), caches, strict=True)
+            )
+            torch.testing.assert_close(found, expected)
+            assert all(map(torch.equal, seen, before))
+    assert graphs() == 0
 
 
 def test_a_cropped_cache() -> None:

@@ -149,7 +149,19 @@ def compiles_itself(module: Any) -> bool:
 
 def context_of(module: Any) -> Any:
     """What compiled a module, as `torch.compile` made it; None if that cannot be found out."""
-    call = module.__dict__.get(_SLOT)
+    return _context_in(module.__dict__.get(_SLOT))
+
+
+def context_of_forward(module: Any) -> Any:
+    """What compiled a module by ``module.forward = torch.compile(module.forward)``, or None."""
+    forward = module.__dict__.get("forward")
+    plain = getattr(forward, "_torchdynamo_orig_callable", None)
+    own = getattr(plain, "__self__", None) is module
+    is_class_s = own and getattr(plain, "__func__", None) is type(module).forward
+    return _context_in(forward) if is_class_s else None
+
+
+def _context_in(call: Any) -> Any:
     for cell in getattr(call, "__closure__", None) or ():
         if callable(getattr(cell.cell_contents, "callback", None)):
             return cell.cell_contents

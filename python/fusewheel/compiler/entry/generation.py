@@ -137,20 +137,25 @@ def _replace_generate() -> None:
 
     @functools.wraps(plain)
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
-        context = _own_context(self)
+        context = _if_own(compiled_module.context_of(self))
         if context is not None:
             compiled = compiled_module.compiled_call(self)
             compiled_module.set_compiled_call(self, _generating(self, context, compiled))
+            return plain(self, *args, **kwargs)
+        context = _if_own(compiled_module.context_of_forward(self))
+        if context is not None and not compiled_module.compiles_itself(self):
+            with compiled_module.compiling(self, context, "generate", _generating):
+                return plain(self, *args, **kwargs)
         return plain(self, *args, **kwargs)
 
     mixin.generate = generate
 
 
-def _own_context(model: Any) -> Any:
-    """What compiled a model, if this backend did."""
-    context = None if torch.compiler.is_compiling() else compiled_module.context_of(model)
-    own = context is not None and is_own(dynamo.innermost(context.callback))
-    return context if own else None
+def _if_own(context: Any) -> Any:
+    """What compiled a model, if it is this backend that does."""
+    if context is None or torch.compiler.is_compiling():
+        return None
+    return context if is_own(dynamo.innermost(context.callback)) else None
 
 
 def _replace_adapted(home: str) -> None:
@@ -165,7 +170,7 @@ def _replace_adapted(home: str) -> None:
 def _through_inside(plain: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(plain)
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
-        context = _own_context(self)
+        context = _if_own(compiled_module.context_of(self))
         if context is None:
             return plain(self, *args, **kwargs)
         inside = generating_model(self)

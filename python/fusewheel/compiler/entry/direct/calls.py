@@ -22,6 +22,7 @@ from torch.fx import Graph, GraphModule
 
 from fusewheel._core.garbage import without_collections
 from fusewheel._core.progress import working
+from fusewheel._torch.compiled_module import context_of_forward
 from fusewheel._torch.fx import quiet
 from fusewheel._torch.modules import has_global_hooks, has_hooks
 from fusewheel.compiler.entry.caches import mark_rows
@@ -31,6 +32,7 @@ from fusewheel.compiler.entry.direct.equal_layers import forwards, replaced
 from fusewheel.compiler.entry.direct.language_call import (
     MASK,
     LanguageCall,
+    as_grown,
     copy_of,
     grown_rows,
     grown_strides,
@@ -40,6 +42,7 @@ from fusewheel.compiler.entry.direct.language_call import (
     read_call,
 )
 from fusewheel.compiler.entry.direct.repeated_layers import RepeatedLayers
+from fusewheel.compiler.entry.direct.static_rows import forms, write_back
 from fusewheel.compiler.entry.direct.unchanged import PACKAGES, Unchanged
 from fusewheel.compiler.match.registry import CAPTURE
 from fusewheel.compiler.match.switches import disabled
@@ -112,7 +115,7 @@ class DirectCalls:
         """
         if torch.compiler.is_compiling() or CAPTURE in disabled():
             return None
-        call = None if args else read_call(kwargs)
+        call = None if args else read_call(kwargs, getattr(self._model, "config", None))
         if call is not None and self._is_usable():
             found = _holding(self._programs.get(call.kind), call) or self._made(call, kwargs)
             if found is not None:
@@ -151,20 +154,25 @@ class DirectCalls:
         named = (*model.named_parameters(), *model.named_buffers())
         capture = Capture({id(tensor): name for name, tensor in named})
         layers_once = forwards(model, lambda: RepeatedLayers(capture), captured=True)
+        compiled = vars(model).pop("forward", None)  # Dynamo's, see `is_known`
         before = Unchanged(model)
         try:
             fakes = capture.fakes
             with torch.no_grad(), fakes.mode, quiet(), replaced(layers_once):
                 own, read = _fake_arguments(call, capture)
-                given = {**kwargs, **own}
+                given = {name: value for name, value in kwargs.items() if name != MASK} | own
                 with capture, replacing():
                     result = model._call_impl(**given)
         finally:
             changed = before.restore()
+            if compiled is not None:
+                model.forward = compiled
         cache = given[call.name]
         layers = list(map(noted, cache.layers))
         if changed or has_changed(cache, call.cache, read):
             raise CannotCapture("the model changes itself or its cache")
+        if call.static is not None and forms(call.static) not in ([], forms(cache)):
+            raise CannotCapture("the static cache is made for other keys or values")
         conditions = capture.fakes.conditions()
         holds = _all_of(conditions)
         if conditions and not (call.slides and holds(call.count, call.past)):
@@ -194,9 +202,11 @@ def _all_of(conditions: Sequence[str]) -> Callable[[int, int], bool]:
 
 def is_known(model: torch.nn.Module) -> bool:
     """Whether it is known of all modules that they compute and do nothing else."""
-    return all(
-        type(module).__module__.startswith(_PACKAGES) and "forward" not in vars(module)
-        for module in model.modules()
+    replaced = [module for module in model.modules() if "forward" in vars(module)]
+    if replaced == [model] and context_of_forward(model) is not None:
+        replaced = []  # it is the function of the class, compiled
+    return not replaced and all(
+        type(module).__module__.startswith(_PACKAGES) for module in model.modules()
     )
 
 
@@ -253,7 +263,7 @@ def _run(program: _Program, call: LanguageCall) -> Any:
         arguments.append(torch.empty((call.past, 0)))
     if call.past:
         for layer in layers:
-            arguments += (layer.keys, layer.values)
+            arguments += (as_grown(layer.keys), as_grown(layer.values))
     found = program.run(*arguments)
     place = len(program.outputs)
     for layer, own in zip(layers, program.layers, strict=True):
@@ -264,6 +274,8 @@ def _run(program: _Program, call: LanguageCall) -> Any:
         if layer.is_sliding:
             layer.cumulative_length += call.count
     fields: dict[str, Any] = {name: found[at] for name, at in program.outputs.items()}
+    if call.static is not None:
+        write_back(call.static, call.cache, call.past, call.count)
     if program.cache:
-        fields[program.cache] = call.cache
+        fields[program.cache] = call.cache if call.static is None else call.static
     return program.result(**fields)

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from fusewheel._torch.autograd import in_forward_mode
 from fusewheel._torch.dispatcher import is_direct
+from fusewheel.compiler.entry.direct.static_rows import forms, growing, padding
 from fusewheel.compiler.entry.direct.unchanged import same
 from fusewheel.compiler.match.switches import disabled
+from fusewheel.engine.growing import append, can_append
 
 # The argument that says which tokens are padding: those of the cache and the new ones.
 MASK = "attention_mask"
@@ -35,6 +37,7 @@ class LanguageCall:
         tensors: of tokens, by the name of the argument.
         name: of the argument that is the cache.
         cache: the cache.
+        static: the static cache that it was made of; None if it was an argument itself.
         past: the tokens that it has read.
         count: the new tokens of each text.
         slides: whether layers of the cache keep a window only.
@@ -44,25 +47,33 @@ class LanguageCall:
     tensors: dict[str, Tensor]
     name: str
     cache: Any
+    static: Any
     past: int
     count: int
     slides: bool
 
 
-def read_call(arguments: Mapping[str, Any]) -> LanguageCall | None:
-    """A call of a model, if it has no other arguments, records no gradient, and nobody watches."""
+def read_call(arguments: Mapping[str, Any], config: Any = None) -> LanguageCall | None:
+    """A call of a model, if it has no other arguments, records no gradient, and nobody watches.
+
+    Args:
+        arguments: of the call, by name.
+        config: of the model. Default None: then no call with a static cache is read.
+    """
     caches = sys.modules.get("transformers.cache_utils")
     if caches is None or torch.is_grad_enabled() or in_forward_mode() or not is_direct():
         return None
     kind: list[Any] = [torch.get_default_dtype(), disabled()]
     tensors: dict[str, Tensor] = {}
-    cache, cache_name, count = None, "", 0
-    mask: Tensor | None = None
+    cache: Any = None
+    static: Any = None
+    mask: Any = None
+    cache_name, count = "", 0
     for name, value in arguments.items():
         of = type(value)
-        if name == MASK and of is Tensor and _is_tokens(value):
+        if name == MASK and isinstance(value, (Tensor, dict)):
             mask = value
-        elif of is Tensor and _is_tokens(value):
+        elif _is_tokens(value):
             rows, tokens = value.shape
             if count not in (0, tokens):
                 return None
@@ -71,28 +82,46 @@ def read_call(arguments: Mapping[str, Any]) -> LanguageCall | None:
             kind.append((name, rows))
         elif of in _PLAIN:
             kind.append((name, of, value))
-        elif of is caches.DynamicCache and cache is None and not value.offloading:
+        elif of in (caches.DynamicCache, caches.StaticCache) and cache is None:
             cache, cache_name = value, name
         else:
             return None
+    if cache is None or cache.offloading:
+        return None
+    if is_exactly(cache, caches.StaticCache):
+        static, cache = cache, growing(cache, count, config, caches)
     past = None if cache is None else _past(cache.layers, caches)
     if past is None or not count:
         return None
     rows, shapes, slides = past
+    if static is not None and mask is not None and not _is_tokens(mask):
+        mask = padding(mask, next(iter(tensors.values())).shape[0], rows, count)
+        if mask is None:
+            return None
+        mask = None if mask.all() else mask  # `generate` says nothing of texts without padding
     if mask is not None:
-        if mask.shape[1] != rows + count:
+        if not _is_tokens(mask) or mask.shape[1] != rows + count:
             return None
         tensors[MASK] = mask.contiguous()
         kind.append((MASK, mask.shape[0]))
+    if static is not None and not rows:
+        kind += forms(static)
     # A size of 1 is a case of its own: it broadcasts.
     kind += [min(count, 2), cache_name, min(rows, 2), shapes]
-    return LanguageCall(tuple(kind), tensors, cache_name, cache, rows, count, slides)
+    return LanguageCall(tuple(kind), tensors, cache_name, cache, static, rows, count, slides)
 
 
 def grown_strides(shape: tuple[Any, ...]) -> tuple[Any, ...]:
     """The strides of a cache that a program made, see `fusewheel.engine.growing`."""
     batch, heads, _, size = shape
     return heads * size, size, batch * heads * size, 1
+
+
+def as_grown(rows: Tensor) -> Tensor:
+    """Keys or values with these strides: themselves, or a copy with room for more rows."""
+    if rows.stride() == grown_strides(rows.shape):
+        return rows
+    return append(rows.new_empty(0), rows)
 
 
 def grown_rows(arguments: Iterable[Any]) -> Iterator[Tensor]:
@@ -107,9 +136,9 @@ def grown_rows(arguments: Iterable[Any]) -> Iterator[Tensor]:
                 yield layer.values
 
 
-def _is_tokens(tensor: Tensor) -> bool:
-    whole = tensor.dtype is torch.int64 and tensor.dim() == 2
-    return whole and tensor.device.type == "cpu" and tensor.numel() > 0
+def _is_tokens(value: Any) -> bool:
+    whole = type(value) is Tensor and value.dtype is torch.int64 and value.dim() == 2
+    return whole and value.device.type == "cpu" and value.numel() > 0
 
 
 def is_exactly(value: object, kind: type) -> bool:
@@ -173,7 +202,8 @@ def _form(form: Any, window: int, past: int) -> tuple[Any, ...] | None:
     rows = min(past, window - 1) if window else past
     if len(shape) != 4 or not rows or shape[2] != rows or shape[:3] != other[:3]:
         return None
-    if strides != grown_strides(shape) or other_strides != grown_strides(other):
+    is_grown = strides == grown_strides(shape) and other_strides == grown_strides(other)
+    if not is_grown and not can_append():
         return None
     return 0 < window <= past, shape[:2], shape[3], other[3], dtype, other_dtype
 

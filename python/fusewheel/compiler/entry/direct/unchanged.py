@@ -17,6 +17,8 @@ from fusewheel._torch.modules import NOT_IN_FORWARD, Snapshot, global_hooks
 # Their modules are known, and their configurations and files are looked at.
 PACKAGES = "transformers.", "peft."
 _LAYOUT = attrgetter("shape"), attrgetter("dtype"), attrgetter("device"), Tensor.stride
+# `generate` notes on a model how long its last static cache was.
+_NOTES = frozenset({"_previous_max_cache_length"})
 # What all modules have are mostly dictionaries, and what is in these is looked at.
 _OF_ALL_MODULES = vars(torch.nn.Module()).keys() - {"training"}
 
@@ -74,7 +76,7 @@ class Watched:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
-        self._own = len(attributes(model))
+        self._own = len(_attributes(model))
         objects = [*(vars(module) for module in model.modules()), *_settings(model)]
         objects = _once(objects)
         named: list[tuple[Mapping[str, Any], str]]
@@ -140,7 +142,7 @@ class Watched:
                 and all(map(is_, map(getitem, *self._columns), self._objects))
                 and all(map(is_, chain.from_iterable(self._items), self._seen))
                 and self._read_layouts() == self._layouts
-                and len(attributes(self._model)) == self._own
+                and len(_attributes(self._model)) == self._own
             )
         except (KeyError, RuntimeError):  # something is gone, or changes while it is read
             return False
@@ -158,10 +160,15 @@ def _once(found: Iterable[_Object]) -> list[_Object]:
     return list({id(one): one for one in found}.values())
 
 
+def _attributes(model: torch.nn.Module) -> dict[str, Any]:
+    """The attributes of a model that may decide what it computes."""
+    return {name: value for name, value in attributes(model).items() if name not in _NOTES}
+
+
 def _names(own: dict[str, Any], model: torch.nn.Module) -> Iterable[str]:
     """The attributes to look at of an object that has these."""
     if own is vars(model):
-        own = attributes(model)
+        own = _attributes(model)
     return own.keys() - _OF_ALL_MODULES if "_parameters" in own else own
 
 
