@@ -135,7 +135,7 @@ RULES = (
     ),
     Rule(
         KERNELS,
-        r"prefetch|\basks\b|\bask_for\w*\(|\bint64_t ahead =|"
+        r"prefetch|\basks\b|\bask_for\w*\(|\beach\(k\)|\bint64_t ahead =|"
         r"\bconstexpr \w+ k(\w*Ahead|Soon|\w+Level|ShortRow|MayAskByLines|\w+Asking|\w+Asked) =|"
         r"\bkStepsAhead < depth|\bif \(asks_by_lines<|% kLineBytes == 0\)",
         "The processor may be told early or late.",
@@ -322,6 +322,11 @@ RULES = (
         r"\bbody\(uint8_t\{1\}",
         "A mask that hides nothing gives the same where it is looked at one element at a time.",
         old="1",
+    ),
+    Rule(
+        ("cuda",),
+        r"driver_version\(\) \{ return 0",
+        "It is what an emulated library says, which nobody ships.",
     ),
     Rule(("cuda",), r"kSharedBytes", "Memory of either kind may hold the sums."),
     Rule(
