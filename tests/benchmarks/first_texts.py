@@ -2,7 +2,8 @@
 
 FOLDER holds a model of transformers. Prints the seconds of four texts: two lengths, twice each.
 With `--prompt TOKENS` there are two more, of a third length. With `--adapters RANK` peft puts
-adapters of this rank on all linear layers. In the mode "compiled" it also prints how long the check
+adapters of this rank on all linear layers. `--static` asks for a static cache, `--beams NUMBER` for
+beam search. In the mode "compiled" it also prints how long the check
 for changes before each call takes, without adapters.
 """
 
@@ -26,8 +27,17 @@ NEW = 40  # after the prompt of `--prompt`
 LARGE = 20_000_000
 
 
-def texts(model: Any, mode: str, lengths: Sequence[tuple[int, int]] = LENGTHS) -> list[float]:
-    """The seconds that each text takes, one length after the other, and each twice."""
+def texts(
+    model: Any, mode: str, lengths: Sequence[tuple[int, int]] = LENGTHS, **more: Any
+) -> list[float]:
+    """The seconds that each text takes, one length after the other, and each twice.
+
+    Args:
+        model: the model.
+        mode: one of `MODES`.
+        lengths: the tokens of each prompt, and the new ones.
+        **more: what `generate` is told beside.
+    """
     if mode == "dynamo":
         fusewheel.compiler.disable("capture")
     if mode == "frozen":
@@ -35,13 +45,13 @@ def texts(model: Any, mode: str, lengths: Sequence[tuple[int, int]] = LENGTHS) -
     elif mode != "eager":
         model.compile(backend="fusewheel")
     twice = [length for length in lengths for _ in range(2)]
-    return [_seconds(lambda p=prompt, n=new: _text(model, p, n)) for prompt, new in twice]
+    return [_seconds(lambda p=prompt, n=new: _text(model, p, n, more)) for prompt, new in twice]
 
 
-def _text(model: Any, prompt: int, new: int) -> None:
+def _text(model: Any, prompt: int, new: int, more: dict[str, Any]) -> None:
     ids = torch.randint(model.config.vocab_size, (1, prompt))
     numbers = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "pad_token_id": 0}
-    model.generate(ids, attention_mask=torch.ones_like(ids), **numbers)
+    model.generate(ids, attention_mask=torch.ones_like(ids), **numbers, **more)
 
 
 def adapted(model: Any, rank: int) -> Any:
@@ -76,6 +86,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--prompt", type=int, help=f"tokens of a third prompt, with {NEW} new ones")
     parser.add_argument("--adapters", type=int, metavar="RANK", help="put adapters of peft on it")
+    parser.add_argument("--static", action="store_true", help="static caches")
+    parser.add_argument("--beams", type=int, help="beam search with so many beams")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
@@ -83,7 +95,10 @@ def main() -> None:
     if options.adapters:
         model = adapted(model, options.adapters)
     lengths = (*LENGTHS, (options.prompt, NEW)) if options.prompt else LENGTHS
-    found = texts(model, options.mode, lengths)
+    more: dict[str, Any] = {"cache_implementation": "static"} if options.static else {}
+    if options.beams:
+        more["num_beams"] = options.beams
+    found = texts(model, options.mode, lengths, **more)
     print(options.mode, *(f"{seconds:.1f}" for seconds in found))
     if options.mode == "compiled" and not options.adapters:
         print("check, ms:", *(f"{1e3 * seconds:.1f}" for seconds in check(model)))

@@ -15,7 +15,7 @@ from transformers import DynamicCache
 
 STATIC = {"cache_implementation": "static"}
 # A model, what `generate` is told, whether prompts are padded, and the graphs that Dynamo makes: of
-# static caches whose window is full, and of prompts in which tokens are looked up.
+# static caches whose window is full.
 TEXTS: dict[str, tuple[str, dict[str, Any], bool, int]] = {
     "static": ("Llama", STATIC, False, 0),
     "static, Qwen3": ("Qwen3", STATIC, False, 0),
@@ -25,7 +25,7 @@ TEXTS: dict[str, tuple[str, dict[str, Any], bool, int]] = {
     "static, windows in some layers": ("Gemma3Text", STATIC, False, 2),
     "window, padding": ("Mistral", {}, True, 0),
     "beams, padding": ("Llama", {"num_beams": 3}, True, 0),
-    "looked up in the prompt": ("Llama", {"prompt_lookup_num_tokens": 3}, False, 2),
+    "looked up in the prompt": ("Llama", {"prompt_lookup_num_tokens": 3}, False, 0),
 }
 
 
@@ -47,15 +47,42 @@ def call(model: Any, ids: torch.Tensor, cache: Any) -> dict[str, Any]:
     return {"input_ids": ids, cache_argument(): cache, "use_cache": True}
 
 
-def test_recording_caches_are_left_to_dynamo() -> None:
-    """They keep more than a window for `crop`."""
-    mistral = frozen(build("Mistral"))
-    recording = DynamicCache(config=mistral.config)
-    recording.layers[0].activate_past_recording()
+def test_windows_that_can_be_cropped() -> None:
+    """Assisted generation lets layers keep more than a window until `crop` is called."""
+    original = build("Mistral", num_hidden_layers=2)
+    model, drawn, start = frozen(original), tokens(40, 1), 0
+    caches = [DynamicCache(config=model.config) for _ in range(2)]
+    for cache in caches:
+        cache.activate_past_recording()
     with torch.no_grad():
-        given, direct = call(mistral, tokens(5, 1), recording), mistral._compiled_call_impl.direct
-        assert direct.program((), given) is None
-        assert not direct._programs, "it was tried"
+        for count, crop in ((9, -2), (5, -1), (4, -3), (1, 0), (3, -2), (3, None), (2, -1)):
+            ids, start = drawn[:, start : start + count], start + count
+            logits = [
+                one(**call(one, ids, cache)).logits
+                for one, cache in zip((model, original), caches, strict=True)
+            ]
+            torch.testing.assert_close(*logits)
+            for cache in caches:
+                if crop is not None:
+                    cache.crop(crop)
+            shapes = [[layer.keys.shape for layer in cache.layers] for cache in caches]
+            assert shapes[0] == shapes[1]
+    assert graphs() <= 1, "only what was not cropped is Dynamo's"
+
+
+def test_logits_of_the_last_tokens() -> None:
+    """It does not matter how many are asked for, if these are all tokens of a call."""
+    original = build("Llama", num_hidden_layers=2)
+    model, ids = frozen(original), tokens(3, 1)
+    with torch.no_grad():
+        for kept in (0, 3, 9, 1, 2):
+            given = [
+                {**call(one, ids, DynamicCache(config=one.config)), "logits_to_keep": kept}
+                for one in (model, original)
+            ]
+            found, expected = model(**given[0]).logits, original(**given[1]).logits
+            torch.testing.assert_close(found, expected)
+    assert graphs() == 0 and len(programs(model)) == 3
 
 
 def _reorder(cache: Any) -> None:
@@ -109,9 +136,10 @@ def test_a_cropped_cache() -> None:
 
 
 @NIGHTLY
-def test_assisted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["Llama", "Mistral"])
+def test_assisted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both models are frozen. What the assistant guessed wrong is cropped from both caches."""
-    original = build("Llama", num_hidden_layers=2)
+    original = build(name, num_hidden_layers=2)
     model, helper = frozen(original), frozen(assistant_of(original))
     cropped = cropped_rows(monkeypatch)
     for length in (9, 5):

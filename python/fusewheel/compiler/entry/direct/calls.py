@@ -30,6 +30,7 @@ from fusewheel.compiler.entry.captured import replacing
 from fusewheel.compiler.entry.direct.capture import CannotCapture, Capture
 from fusewheel.compiler.entry.direct.equal_layers import forwards, replaced
 from fusewheel.compiler.entry.direct.language_call import (
+    KEEP,
     MASK,
     LanguageCall,
     as_grown,
@@ -175,7 +176,7 @@ class DirectCalls:
             raise CannotCapture("the static cache is made for other keys or values")
         conditions = capture.fakes.conditions()
         holds = _all_of(conditions)
-        if conditions and not (call.slides and holds(call.count, call.past)):
+        if not holds(call.count, call.past):
             raise CannotCapture(f"it depends on sizes: {conditions}")
         fields, outputs, field = _read_result(result, cache)
         for layer in cache.layers:
@@ -216,7 +217,7 @@ def _fake_arguments(call: LanguageCall, capture: Capture) -> tuple[dict[str, Any
     Returns:
         the arguments, and the number of tokens that the cache has read after the call.
     """
-    given: dict[str, Any] = {}
+    given: dict[str, Any] = {KEEP: 0} if call.keeps_all else {}
     tokens: Any = call.count if call.count == 1 else capture.fakes.size(_TOKENS, call.count)
     rows: Any = call.past if call.past < 2 else capture.fakes.size(_ROWS, call.past)
     for name, tensor in call.tensors.items():

@@ -217,11 +217,13 @@ def _forward(once: Callable[..., Any], kinds: tuple[type, type, type]) -> Callab
         cos, sin = given["position_embeddings"]
         mask, positions = given.get("attention_mask"), given.get("position_ids")
         found: Tensor
-        window = (rows.sliding_window,) if rows.is_sliding else ()
+        # Who records keeps everything until `crop` is called.
+        keeps_all = not rows.is_sliding or getattr(rows, "record_past", False)
+        window = () if keeps_all else (rows.sliding_window,)
         found, rows.keys, rows.values = once(
             layer, hidden, rows.keys, rows.values, mask, positions, cos, sin, *window
         )
-        if window:
+        if rows.is_sliding:
             rows.cumulative_length += hidden.shape[1]
         return found
 

@@ -21,6 +21,8 @@ from fusewheel.engine.growing import append, can_append
 
 # The argument that says which tokens are padding: those of the cache and the new ones.
 MASK = "attention_mask"
+# The argument that says of how many last tokens logits are wanted; 0: of all.
+KEEP = "logits_to_keep"
 # What a layer of a cache has read. A window's size is part of the kind of a call.
 _READ = frozenset(
     ("keys", "values", "cumulative_length", "sliding_window", "_sliding_window_tensor")
@@ -41,6 +43,7 @@ class LanguageCall:
         past: the tokens that it has read.
         count: the new tokens of each text.
         slides: whether layers of the cache keep a window only.
+        keeps_all: whether the logits of so many tokens are wanted that these are all new ones.
     """
 
     kind: tuple[Any, ...]
@@ -51,6 +54,7 @@ class LanguageCall:
     past: int
     count: int
     slides: bool
+    keeps_all: bool
 
 
 def read_call(arguments: Mapping[str, Any], config: Any = None) -> LanguageCall | None:
@@ -68,7 +72,7 @@ def read_call(arguments: Mapping[str, Any], config: Any = None) -> LanguageCall 
     cache: Any = None
     static: Any = None
     mask: Any = None
-    cache_name, count = "", 0
+    cache_name, count, kept = "", 0, 0
     for name, value in arguments.items():
         of = type(value)
         if name == MASK and isinstance(value, (Tensor, dict)):
@@ -80,6 +84,8 @@ def read_call(arguments: Mapping[str, Any], config: Any = None) -> LanguageCall 
             count = tokens
             tensors[name] = value.contiguous()
             kind.append((name, rows))
+        elif name == KEEP and of is int:
+            kept = value
         elif of in _PLAIN:
             kind.append((name, of, value))
         elif of in (caches.DynamicCache, caches.StaticCache) and cache is None:
@@ -106,9 +112,12 @@ def read_call(arguments: Mapping[str, Any], config: Any = None) -> LanguageCall 
         kind.append((MASK, mask.shape[0]))
     if static is not None and not rows:
         kind += forms(static)
+    keeps_all = kept >= count
     # A size of 1 is a case of its own: it broadcasts.
-    kind += [min(count, 2), cache_name, min(rows, 2), shapes]
-    return LanguageCall(tuple(kind), tensors, cache_name, cache, static, rows, count, slides)
+    kind += [0 if keeps_all else kept, min(count, 2), cache_name, min(rows, 2), shapes]
+    return LanguageCall(
+        tuple(kind), tensors, cache_name, cache, static, rows, count, slides, keeps_all
+    )
 
 
 def grown_strides(shape: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -164,13 +173,13 @@ def _past(layers: list[Any], caches: Any) -> tuple[int, tuple[Any, ...], bool] |
         None unless the cache is empty or grew in a program.
     """
     full, sliding = caches.DynamicLayer, sliding_kind(caches)
-    windows: list[int] = []
+    windows: list[tuple[int, bool]] = []
     forms: dict[int, Any] = {}  # by window
     read = set[int]()
     for layer in layers:
-        window = 0
+        window, records = 0, getattr(layer, "record_past", False)
         if not is_exactly(layer, full):
-            if not is_exactly(layer, sliding) or getattr(layer, "record_past", False):
+            if not is_exactly(layer, sliding):
                 return None
             window = layer.sliding_window
             read.add(layer.cumulative_length)
@@ -182,7 +191,7 @@ def _past(layers: list[Any], caches: Any) -> tuple[int, tuple[Any, ...], bool] |
             own = (*_layout(keys), *_layout(values))
         if forms.setdefault(window, own) != own:
             return None
-        windows.append(window)
+        windows.append((window, records))
     slides = bool(read)
     if 0 in forms:
         whole = forms[0]
