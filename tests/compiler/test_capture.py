@@ -56,6 +56,12 @@ def sizes(x: Tensor) -> tuple[Tensor, ...]:
     return x.new_ones(double), x.new_ones(double + 3), torch.arange(4 * double - x.shape[0]) - 1
 
 
+def bounds(x: Tensor) -> tuple[Tensor, ...]:
+    """Slices that begin or end with a size."""
+    y = torch.cat([x, 2 * x, 3 * x])
+    return y[: x.shape[0]], y[x.shape[0] - 1 :], y[-x.shape[0] :, None], y[None, : 2 * x.shape[0]]
+
+
 def in_place(x: Tensor) -> tuple[Tensor, ...]:
     """Writes to what the function computed itself, and through a view of that."""
     y = x * 2
@@ -65,7 +71,10 @@ def in_place(x: Tensor) -> tuple[Tensor, ...]:
     return y, total, torch.zeros_like(y).scatter_(1, torch.topk(y, 2).indices, 1)
 
 
-@pytest.mark.parametrize("function", [operators, methods, functions, several, sizes, in_place])
+FUNCTIONS = [operators, methods, functions, several, sizes, bounds, in_place]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
 def test_computes_the_same(function: Any) -> None:
     graph = captured(function)
     for rows in (5, 3):

@@ -24,6 +24,7 @@ TEXTS: dict[str, tuple[str, dict[str, Any], dict[str, Any], bool]] = {
     "a window that is never full": ("Mistral", {"sliding_window": 14}, {}, True),
     "windows in some layers": ("Gemma3Text", {"sliding_window": 40}, {}, False),
     "learned positions": ("GPT2", {}, {}, False),
+    "masks of numbers": ("Llama", {"attn_implementation": "eager"}, {}, False),
 }
 
 
@@ -218,6 +219,17 @@ def test_ever_longer_caches_are_no_change(llama: Any) -> None:
     for count in range(3, 15):
         text(twin, ids, max_new_tokens=count, **STATIC)
     assert graphs() == 0 and programs(twin._compiled_call_impl) == 2
+
+
+@NIGHTLY
+def test_padding_that_sees_everything() -> None:
+    """With masks of numbers attention of padding depends on the length of the cache."""
+    model = build("Llama", attn_implementation="eager").double()
+    twin, ids = compiled(model), tokens(7, 2)
+    ids[0, :3] = 0
+    more = {"attention_mask": (ids != 0).long(), **STATIC}
+    assert torch.equal(text(twin, ids, **more), text(model, ids, **more))
+    assert graphs() == 1 and programs(twin._compiled_call_impl) == 1
 
 
 @NIGHTLY

@@ -265,6 +265,8 @@ def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
         return kind(_mapped(function, item) for item in value)
     if kind is dict:
         return {key: _mapped(function, item) for key, item in value.items()}
+    if kind is slice:
+        return slice(*(_mapped(function, end) for end in (value.start, value.stop, value.step)))
     if kind in _LEAVES or isinstance(value, Tensor):
         return function(value)
     return tree_map(function, value)

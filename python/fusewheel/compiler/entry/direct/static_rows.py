@@ -123,8 +123,8 @@ def padding(mask: Any, texts: int, past: int, count: int) -> Tensor | None:
     """Which tokens are no padding, by the masks that a call with a static cache is given.
 
     Args:
-        mask: bool, ``[texts, 1, new tokens, room]``; or a dictionary with one such mask, or None,
-            for each kind of layers.
+        mask: bool, or a floating dtype's 0 and smallest number, ``[texts, 1, new tokens, room]``;
+            or a dictionary with one such mask, or None, for each kind of layers.
         texts: how many texts there are.
         past: the tokens that the cache has read.
         count: the new tokens of each text.
@@ -144,9 +144,15 @@ def _padding(mask: Any, texts: int, past: int, count: int) -> Tensor | None:
     length = past + count
     if mask is None and not past and count > 1:  # attention is causal then
         return torch.ones(texts, length, dtype=torch.int64)
-    if type(mask) is not Tensor or mask.dtype is not torch.bool or mask.dim() != 4:
+    if type(mask) is not Tensor or mask.dim() != 4 or mask.shape[:3] != (texts, 1, count):
         return None
-    if mask.shape[:3] != (texts, 1, count) or mask.shape[3] < length or mask[..., length:].any():
+    if mask.is_floating_point():
+        hidden = mask == torch.finfo(mask.dtype).min
+        # A token to which everything is hidden sees everything, also rows that are not there yet.
+        if hidden.all(-1).any() or not (hidden | (mask == 0)).all():
+            return None
+        mask = ~hidden
+    if mask.dtype is not torch.bool or mask.shape[3] < length or mask[..., length:].any():
         return None
     shown = mask[:, 0, :, :length]
     tokens = shown[:, -1]
