@@ -8,7 +8,7 @@ from mutants.mutant import Mutant
 from mutants.rules import RULES
 
 
-def _header(text: str, offset: int) -> str:
+def header(text: str, offset: int) -> str:
     """The first line of the function around: the last one before that is indented less."""
     lines = text[:offset].splitlines()
     for line in reversed(lines):
@@ -22,12 +22,12 @@ def reason(mutant: Mutant) -> str | None:
     start = mutant.text.rfind("\n", 0, mutant.change.start) + 1
     end = mutant.text.find("\n", mutant.change.start)
     line = mutant.text[start:end]
-    header = _header(mutant.text, mutant.change.start)
+    inside = header(mutant.text, mutant.change.start)
     for rule in RULES:
         if (
             mutant.kind in rule.kinds
             and re.search(rule.line, line)
-            and re.search(rule.inside, header)
+            and re.search(rule.inside, inside)
             and (not rule.old or re.fullmatch(rule.old, mutant.old))
             and (not rule.new or re.fullmatch(rule.new, mutant.change.new))
         ):

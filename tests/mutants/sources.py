@@ -13,6 +13,8 @@ from mutants.mutant import Mutant
 EMULATOR = Path("cuda_kernels/emulation")
 # Products of rounded activations and 8-bit codes by VNNI alone: few rows, and small groups.
 VNNI_ALONE = {"int8_groups", "int8_rows"}
+# The function that copies rows for products by instructions for bfloat16.
+BFLOAT16_ALONE = "whole_rows("
 # By kind; patterns bring along what they read graphs with. The emulator is no kernel.
 FILES = {
     "cpu": (
@@ -54,7 +56,14 @@ def mutants_of(kind: str, path: Path, root: Path) -> list[Mutant]:
     text = (root / path).read_text()
     changes = (python_source if path.suffix == ".py" else cpp_source).changes(text)
     mutants = (Mutant(kind, path, text, change) for change in changes)
-    return [mutant for mutant in mutants if harmless.reason(mutant) is None]
+    return [m for m in mutants if harmless.reason(m) is None and _can_reach(m)]
+
+
+def _can_reach(mutant: Mutant) -> bool:
+    """Whether this processor has the instructions that the function around is about."""
+    if BFLOAT16_ALONE not in harmless.header(mutant.text, mutant.change.start):
+        return True
+    return "avx512_bf16" in _processor() or "amx_bf16" in _processor()
 
 
 def draw(kind: str, root: Path, seed: int) -> Iterator[Mutant]:

@@ -47,6 +47,15 @@ def test_what_a_processor_lacks_is_not_broken(monkeypatch: pytest.MonkeyPatch):
     assert {"rms_norm", "linear_int8", "decode"} <= found("avx2")
 
 
+def test_a_function_that_a_processor_never_calls_is_not_broken(monkeypatch: pytest.MonkeyPatch):
+    def inside(flags: str) -> bool:
+        monkeypatch.setattr(sources, "_processor", lambda: flags)
+        mutants = sources.mutants_of("cpu", Path("cpu_kernels/matmul/prepare.cc"), ROOT)
+        return any("size_of_number = 2" in m.text.splitlines()[m.line - 1] for m in mutants)
+
+    assert inside("avx2 avx512_bf16") and inside("amx_bf16") and not inside("avx2")
+
+
 def test_every_kind_has_files_and_the_emulator_is_none():
     for kind in FILES:
         assert len(files_of(kind, ROOT)) > 10
