@@ -2,9 +2,9 @@
 
 Before each call Dynamo checks guards and fetches every weight from its module, and the first call
 it traces for seconds. A model of transformers that is called with tokens, their positions and a
-`DynamicCache` needs neither: what its operations depend on is in the arguments, and few of these
-differ. So each kind of call is captured once (see `capture.py`), and later ones hand tokens and
-cache to the compiled graph. Every other call is left to Dynamo.
+cache of keys and values needs neither: what its operations depend on is in the arguments, and few
+of these differ. So each kind of call is captured once (see `capture.py`), and later ones hand
+tokens and cache to the compiled graph. Every other call is left to Dynamo.
 """
 
 from __future__ import annotations

@@ -173,15 +173,17 @@ def _past(layers: list[Any], caches: Any) -> tuple[int, tuple[Any, ...], bool] |
         None unless the cache is empty or grew in a program.
     """
     full, sliding = caches.DynamicLayer, sliding_kind(caches)
-    windows: list[tuple[int, bool]] = []
+    windows: list[int] = []
+    recording = set[bool]()  # whether layers with a window keep everything until `crop`
     forms: dict[int, Any] = {}  # by window
     read = set[int]()
     for layer in layers:
-        window, records = 0, getattr(layer, "record_past", False)
+        window = 0
         if not is_exactly(layer, full):
             if not is_exactly(layer, sliding):
                 return None
             window = layer.sliding_window
+            recording.add(getattr(layer, "record_past", False))
             read.add(layer.cumulative_length)
         own = None
         if layer.is_initialized:
@@ -191,16 +193,16 @@ def _past(layers: list[Any], caches: Any) -> tuple[int, tuple[Any, ...], bool] |
             own = (*_layout(keys), *_layout(values))
         if forms.setdefault(window, own) != own:
             return None
-        windows.append((window, records))
+        windows.append(window)
     slides = bool(read)
     if 0 in forms:
         whole = forms[0]
         read.add(0 if whole is None else whole[0][2] if len(whole[0]) == 4 else -1)
-    if len(read) != 1:
+    if len(read) != 1 or len(recording) > 1:
         return None
     past = read.pop()
     found = [_form(form, window, past) for window, form in forms.items()]
-    return None if None in found else (past, (tuple(windows), *found), slides)
+    return None if None in found else (past, (tuple(windows), *recording, *found), slides)
 
 
 def _form(form: Any, window: int, past: int) -> tuple[Any, ...] | None:
