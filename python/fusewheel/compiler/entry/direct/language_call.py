@@ -57,6 +57,29 @@ class LanguageCall:
     keeps_all: bool
 
 
+@dataclass
+class _Arguments:
+    """What the arguments of a call are, one by one.
+
+    Attributes:
+        kind: what operations depend on, so far.
+        tensors: of tokens, by name.
+        cache: the only cache.
+        name: of the argument that is the cache.
+        mask: which tokens are padding, in any form; None if none is.
+        count: the new tokens of each text.
+        kept: of how many last tokens logits are wanted; 0: of all.
+    """
+
+    kind: list[Any]
+    tensors: dict[str, Tensor]
+    cache: Any = None
+    name: str = ""
+    mask: Any = None
+    count: int = 0
+    kept: int = 0
+
+
 def read_call(arguments: Mapping[str, Any], config: Any = None) -> LanguageCall | None:
     """A call of a model, if it has no other arguments, records no gradient, and nobody watches.
 
@@ -67,39 +90,17 @@ def read_call(arguments: Mapping[str, Any], config: Any = None) -> LanguageCall 
     caches = sys.modules.get("transformers.cache_utils")
     if caches is None or torch.is_grad_enabled() or in_forward_mode() or not is_direct():
         return None
-    kind: list[Any] = [torch.get_default_dtype(), disabled()]
-    tensors: dict[str, Tensor] = {}
-    cache: Any = None
-    static: Any = None
-    mask: Any = None
-    cache_name, count, kept = "", 0, 0
-    for name, value in arguments.items():
-        of = type(value)
-        if name == MASK and isinstance(value, (Tensor, dict)):
-            mask = value
-        elif _is_tokens(value):
-            rows, tokens = value.shape
-            if count not in (0, tokens):
-                return None
-            count = tokens
-            tensors[name] = value.contiguous()
-            kind.append((name, rows))
-        elif name == KEEP and of is int:
-            kept = value
-        elif of in _PLAIN:
-            kind.append((name, of, value))
-        elif of in (caches.DynamicCache, caches.StaticCache) and cache is None:
-            cache, cache_name = value, name
-        else:
-            return None
-    if cache is None or cache.offloading:
+    given = _read_arguments(arguments, caches)
+    if given is None:
         return None
+    static, cache, count = None, given.cache, given.count
     if is_exactly(cache, caches.StaticCache):
         static, cache = cache, growing(cache, count, config, caches)
     past = None if cache is None else _past(cache.layers, caches)
-    if past is None or not count:
+    if past is None:
         return None
     rows, shapes, slides = past
+    kind, tensors, mask = given.kind, given.tensors, given.mask
     if static is not None and mask is not None and not _is_tokens(mask):
         mask = padding(mask, next(iter(tensors.values())).shape[0], rows, count)
         if mask is None:
@@ -112,12 +113,38 @@ def read_call(arguments: Mapping[str, Any], config: Any = None) -> LanguageCall 
         kind.append((MASK, mask.shape[0]))
     if static is not None and not rows:
         kind += forms(static)
-    keeps_all = kept >= count
+    keeps_all = given.kept >= count
     # A size of 1 is a case of its own: it broadcasts.
-    kind += [0 if keeps_all else kept, min(count, 2), cache_name, min(rows, 2), shapes]
+    kind += [0 if keeps_all else given.kept, min(count, 2), given.name, min(rows, 2), shapes]
     return LanguageCall(
-        tuple(kind), tensors, cache_name, cache, static, rows, count, slides, keeps_all
+        tuple(kind), tensors, given.name, cache, static, rows, count, slides, keeps_all
     )
+
+
+def _read_arguments(arguments: Mapping[str, Any], caches: Any) -> _Arguments | None:
+    """The arguments of a call; None if there are others, or no tokens, or no cache."""
+    found = _Arguments([torch.get_default_dtype(), disabled()], {})
+    for name, value in arguments.items():
+        of = type(value)
+        if name == MASK and isinstance(value, (Tensor, dict)):
+            found.mask = value
+        elif _is_tokens(value):
+            rows, tokens = value.shape
+            if found.count not in (0, tokens):
+                return None
+            found.count = tokens
+            found.tensors[name] = value.contiguous()
+            found.kind.append((name, rows))
+        elif name == KEEP and of is int:
+            found.kept = value
+        elif of in _PLAIN:
+            found.kind.append((name, of, value))
+        elif of in (caches.DynamicCache, caches.StaticCache) and found.cache is None:
+            found.cache, found.name = value, name
+        else:
+            return None
+    usable = found.count and found.cache is not None and not found.cache.offloading
+    return found if usable else None
 
 
 def grown_strides(shape: tuple[Any, ...]) -> tuple[Any, ...]:
