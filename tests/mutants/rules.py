@@ -325,6 +325,14 @@ RULES = (
     ),
     Rule(
         ("cuda",),
+        r"body\(std::integral_constant<int, 1>",
+        "A thread may have more columns than it needs: they take registers.",
+        inside="for_groups",
+        old="1",
+        new="2",
+    ),
+    Rule(
+        ("cuda",),
         r"driver_version\(\) \{ return 0",
         "It is what an emulated library says, which nobody ships.",
     ),
