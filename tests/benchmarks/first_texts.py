@@ -3,8 +3,8 @@
 FOLDER holds a model of transformers. Prints the seconds of four texts: two lengths, twice each.
 With `--prompt TOKENS` there are two more, of a third length. With `--adapters RANK` peft puts
 adapters of this rank on all linear layers. `--static` asks for a static cache, `--beams NUMBER` for
-beam search. In the mode "compiled" it also prints how long the check
-for changes before each call takes, without adapters.
+beam search. In the mode "compiled" it also prints how long the check for changes before each call
+takes, without adapters.
 """
 
 from __future__ import annotations

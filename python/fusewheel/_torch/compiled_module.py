@@ -153,7 +153,13 @@ def context_of(module: Any) -> Any:
 
 
 def context_of_forward(module: Any) -> Any:
-    """What compiled a module by ``module.forward = torch.compile(module.forward)``, or None."""
+    """What compiled a module by ``module.forward = torch.compile(module.forward)``.
+
+    Returns:
+        None if `forward` is another function, or if `compiling` does nothing with this torch.
+    """
+    if not (_has_slot and _has_call):
+        return None
     forward = module.__dict__.get("forward")
     plain = getattr(forward, "_torchdynamo_orig_callable", None)
     own = getattr(plain, "__self__", None) is module

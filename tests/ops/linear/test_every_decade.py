@@ -23,7 +23,7 @@ from torch.nn.functional import linear
 COLUMNS = 256
 OUT = 40
 ROWS = 1, 3, 17
-# With few results eager's largest error is a matter of luck: it is that of so many rows more.
+# Of few results the largest error is luck, so eager's errors in so many more rows count too.
 MORE_ROWS = 16
 WEIGHTS = 1e-36, 1e-20, 1e-3, 1e34
 LEAST, LARGEST = torch.finfo(torch.float32).smallest_normal, torch.finfo(torch.float32).max

@@ -9,10 +9,11 @@ tokens and cache to the compiled graph. Every other call is left to Dynamo.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +53,8 @@ _log = logging.getLogger("fusewheel.compiler")
 
 # A model called with ever new numbers of texts is left to Dynamo, which makes that number a symbol.
 _MOST = 12
-# Before a window is full, while it becomes full, and afterwards.
+# Before a window is full, while it becomes full, and afterwards; or for numbers of tokens that the
+# model's code tells apart.
 _MOST_OF_A_KIND = 4
 # The names of the numbers of new tokens, and of tokens that a cache has read.
 _TOKENS, _ROWS = "tokens", "rows"
@@ -155,19 +157,17 @@ class DirectCalls:
         named = (*model.named_parameters(), *model.named_buffers())
         capture = Capture({id(tensor): name for name, tensor in named})
         layers_once = forwards(model, lambda: RepeatedLayers(capture), captured=True)
-        compiled = vars(model).pop("forward", None)  # Dynamo's, see `is_known`
-        before = Unchanged(model)
-        try:
-            fakes = capture.fakes
-            with torch.no_grad(), fakes.mode, quiet(), replaced(layers_once):
-                own, read = _fake_arguments(call, capture)
-                given = {name: value for name, value in kwargs.items() if name != MASK} | own
-                with capture, replacing():
-                    result = model._call_impl(**given)
-        finally:
-            changed = before.restore()
-            if compiled is not None:
-                model.forward = compiled
+        with _plain_forward(model):
+            before = Unchanged(model)
+            try:
+                fakes = capture.fakes
+                with torch.no_grad(), fakes.mode, quiet(), replaced(layers_once):
+                    own, read = _fake_arguments(call, capture)
+                    given = {name: value for name, value in kwargs.items() if name != MASK} | own
+                    with capture, replacing():
+                        result = model._call_impl(**given)
+            finally:
+                changed = before.restore()
         cache = given[call.name]
         layers = list(map(noted, cache.layers))
         if changed or has_changed(cache, call.cache, read):
@@ -186,6 +186,17 @@ class DirectCalls:
         run = self._compile(gm, examples, capture.used)
         gm.graph = Graph()  # `run` reads attributes of the module; its nodes are no longer needed
         return _Program(holds, run, type(result), fields, field, layers)
+
+
+@contextlib.contextmanager
+def _plain_forward(model: torch.nn.Module) -> Iterator[None]:
+    """A block in which the model runs its class's `forward`, where Dynamo has compiled that."""
+    compiled = vars(model).pop("forward", None)
+    try:
+        yield
+    finally:
+        if compiled is not None:
+            vars(model)["forward"] = compiled
 
 
 def _holding(programs: list[_Program] | None, call: LanguageCall) -> _Program | None:
