@@ -105,13 +105,9 @@ inline void small_groups_unit(const MatmulArgs& args, int64_t row, int64_t rows,
                                   {scales[panel], scales[panel + 1]},
                                   first, count, a.padded / 4};
       float* sums = scratch.sums + panel * kByteLanes;
-      int64_t i = 0;
-      for (; i + kCodeRows <= rows; i += kCodeRows) {
-        small_groups_tile<kCodeRows>(a, row + i, groups, sums + i * kUnit);
-      }
-      for (; i < rows; ++i) {
-        small_groups_tile<1>(a, row + i, groups, sums + i * kUnit);
-      }
+      by_tiles<kCodeRows>(rows, [&](auto together, int64_t i) {
+        small_groups_tile<decltype(together)::value>(a, row + i, groups, sums + i * kUnit);
+      });
     }
   }
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "int8_pack.h"
+#include "row_tiles.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
@@ -51,17 +52,6 @@ __attribute__((noinline)) void int8_tile(const typename By::Code* a, int64_t a_s
   }
 }
 
-// A tile with fewer rows: the last of a block.
-template <typename By, int rows = kByteRows - 1, typename... Arguments>
-FUSEWHEEL_INLINE void short_int8_tile(int64_t live, Arguments... arguments) {
-  if constexpr (rows > 0) {
-    if (live == rows) {
-      return int8_tile<By, rows>(arguments...);
-    }
-    short_int8_tile<By, rows - 1>(live, arguments...);
-  }
-}
-
 // All panels of a unit, `columns` codes deep.
 template <typename By>
 void int8_product(const typename By::Code* a, int64_t a_stride, int64_t rows,
@@ -71,11 +61,10 @@ void int8_product(const typename By::Code* a, int64_t a_stride, int64_t rows,
   for (int64_t panel = 0; panel < kBytePanels; panel += kByteVectors) {
     const auto* own = codes + panel * depth;
     int32_t* to = products + panel * kByteLanes;
-    int64_t i = 0;
-    for (; i + kByteRows <= rows; i += kByteRows) {
-      int8_tile<By, kByteRows>(a + i * a_stride, a_stride, own, depth, to + i * kUnit, accumulate);
-    }
-    short_int8_tile<By>(rows - i, a + i * a_stride, a_stride, own, depth, to + i * kUnit, accumulate);
+    by_tiles<kByteRows>(rows, [&](auto together, int64_t i) {
+      int8_tile<By, decltype(together)::value>(a + i * a_stride, a_stride, own, depth,
+                                               to + i * kUnit, accumulate);
+    });
   }
 }
 

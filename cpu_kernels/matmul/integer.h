@@ -7,6 +7,7 @@
 #include "simd/transpose.h"
 #include "matmul.h"
 #include "rounding.h"
+#include "row_tiles.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
@@ -175,14 +176,10 @@ __attribute__((noinline)) void code_tile(const RoundedRows& a, int64_t row, int6
 template <typename Sums>
 void code_rows(const RoundedRows& a, int64_t row, int64_t rows, int64_t begin, int64_t blocks,
                const CodePanel* panels, float* c, int64_t c_stride, bool accumulate) {
-  int64_t i = 0;
-  for (; i + kCodeRows <= rows; i += kCodeRows) {
-    code_tile<Sums, kCodeRows>(a, row + i, begin, blocks, panels, c + i * c_stride, c_stride,
-                               accumulate);
-  }
-  for (; i < rows; ++i) {
-    code_tile<Sums, 1>(a, row + i, begin, blocks, panels, c + i * c_stride, c_stride, accumulate);
-  }
+  by_tiles<kCodeRows>(rows, [&](auto together, int64_t i) {
+    code_tile<Sums, decltype(together)::value>(a, row + i, begin, blocks, panels, c + i * c_stride,
+                                               c_stride, accumulate);
+  });
 }
 
 // Columns [column, column + columns) of y for rows [row, row + rows) of a; `sums` has `stride`

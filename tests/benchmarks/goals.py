@@ -58,12 +58,16 @@ def call_goals(mode: str) -> dict[str, float]:
     return {CALL: 1 / {"no gradient": 4, "fwd": 15}[mode]} if mode != "fwd+bwd" else {}
 
 
-def qlora_goals(case: str) -> dict[str, float]:
-    """Of a step of fine-tuning; bitsandbytes has kernels of its own for AVX-512 alone."""
+def has_avx512() -> bool:
+    """Whether PyTorch uses AVX-512 here, with which it multiplies bfloat16 fast."""
     import torch
 
-    older = not torch.backends.cpu.get_cpu_capability().startswith("AVX512")
-    return {BNB: 5.0 if older else 2.0} if case == "step" else {}
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+
+
+def qlora_goals(case: str) -> dict[str, float]:
+    """Of a step of fine-tuning; bitsandbytes has kernels of its own for AVX-512 alone."""
+    return {BNB: 2.0 if has_avx512() else 5.0} if case == "step" else {}
 
 
 def format_goals(kind: str) -> dict[str, float]:
@@ -94,19 +98,15 @@ def peer_goals(name: str, rows: int) -> dict[str, float]:
     return {}
 
 
-def linear_goals(name: str, rows: int) -> dict[str, float]:
-    """Of a linear layer, by the format of its weight and the rows of x.
+def linear_goals(name: str, rows: int, direction: str = "fwd") -> dict[str, float]:
+    """Of a linear layer, by the format of its weight and the rows of x."""
+    same_dtype = {"linear fp32": {FP32: 0.98}, "linear bf16": {BF16: 0.98}}.get(name, {})
+    return same_dtype | (_forward_goals(name, rows) if direction == "fwd" else {})
 
-    Those of bfloat16 are meant for a CPU without AVX-512, where PyTorch has no fast one: see
-    `--isa avx2`.
-    """
+
+def _forward_goals(name: str, rows: int) -> dict[str, float]:
     if name in ("linear bf16", "linear fp32 x bf16"):
-        if rows == 1:
-            return {FP32: 2.0}
-        if 4 <= rows <= 16:
-            return {BF16: 4.0, FP32: 1.0}
-        if rows >= 64:
-            return {FP32: 0.9, BF16: 6.0}
+        return _bfloat16_goals(rows)
     if name == "linear_int8" and rows == 1:
         return {FP32: 3.5}
     if name == "linear_int4" and rows == 1:
@@ -117,6 +117,17 @@ def linear_goals(name: str, rows: int) -> dict[str, float]:
         if rows >= 64:
             return {FP32: 2.0, NBITS: 1.7}
         return {NBITS: 1.2} | ({READ: 0.8} if rows == 1 else {})
+    return {}
+
+
+def _bfloat16_goals(rows: int) -> dict[str, float]:
+    if rows == 1:
+        return {FP32: 2.0, READ: 0.8}
+    # PyTorch has no fast product of bfloat16 without AVX-512: see `--isa avx2`.
+    if not has_avx512() and 4 <= rows <= 16:
+        return {BF16: 4.0, FP32: 1.0}
+    if not has_avx512() and rows >= 64:
+        return {FP32: 0.9, BF16: 6.0}
     return {}
 
 
@@ -139,12 +150,10 @@ def attention_goals(kind: str, dtype: str, direction: str) -> dict[str, float]:
 
 
 def model_goals(case: str, dtype: str) -> dict[str, float]:
-    """Of a compiled model with a large vocabulary; PEAK: how often its own goes into Inductor's.
-
-    Those of bfloat16 are meant for a CPU without AVX-512.
-    """
+    """Of a compiled model with a large vocabulary; PEAK: how often its own goes into Inductor's."""
     if dtype == "bfloat16":
-        return {EAGER: 4.0, INDUCTOR: 4.0} if case in ("prefill", "train") else {}
+        slow = not has_avx512() and case in ("prefill", "train")  # PyTorch's products
+        return {EAGER: 4.0, INDUCTOR: 4.0} if slow else {INDUCTOR: 1.0}
     return {
         "prefill": {INDUCTOR: 1.0},
         "decode": {INDUCTOR: 1.2},

@@ -177,7 +177,7 @@ def _cell(
     baselines = {b: times[b] for b in (FP32, BF16, NBITS) if b in times}
     reached = {b: seconds / times[name] for b, seconds in baselines.items()}
     reached[READ] = roof / times[name]
-    goals = linear_goals(name, rows) if direction == "fwd" else {}
+    goals = linear_goals(name, rows, direction)
     return Cell(
         name=name,
         case=f"{rows}x{inputs}x{outputs}",
@@ -216,8 +216,8 @@ def notes(options: argparse.Namespace) -> str:
         "times as many with gradients) per second, relative to the read bandwidth of `torch.dot` "
         f"over {options.megabytes} MB, timed in turn with the rest. `MatMulNBits`: ONNX Runtime's "
         f"(accuracy level {matmul_nbits.ACCURACY_LEVEL}, blocks of {matmul_nbits.BLOCK}), all "
-        "copies in one model. `x ort`: how many times as fast as that. The goals of bfloat16 are "
-        "for a CPU without AVX-512."
+        "copies in one model. `x ort`: how many times as fast as that. Where PyTorch uses no "
+        "AVX-512, more is wanted of bfloat16."
     )
 
 

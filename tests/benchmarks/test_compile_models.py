@@ -9,7 +9,7 @@ import pickle
 import fusewheel
 import pytest
 import torch
-from benchmarks import cli, compile_models, results
+from benchmarks import cli, compile_models, goals, results
 from benchmarks.compile_models import MODELS, measure
 from benchmarks.compile_worker import (
     CASES,
@@ -259,9 +259,14 @@ def test_a_mode_that_fails_leaves_the_others(tmp_path, method):
     assert compile_models.panels(cells) == {"float32, threads: 2": {"Tiny prefill": {}}}
 
 
-def test_goals():
-    assert model_goals("prefill", "bfloat16") == {GOAL_EAGER: 4.0, GOAL_INDUCTOR: 4.0}
-    assert model_goals("decode", "bfloat16") == {}
+def test_goals(monkeypatch):
+    for fast, prefill in (
+        (False, {GOAL_EAGER: 4.0, GOAL_INDUCTOR: 4.0}),
+        (True, {GOAL_INDUCTOR: 1.0}),
+    ):
+        monkeypatch.setattr(goals, "has_avx512", lambda fast=fast: fast)
+        assert model_goals("prefill", "bfloat16") == prefill
+        assert model_goals("decode", "bfloat16") == {GOAL_INDUCTOR: 1.0}
     assert model_goals("train", "float32") == {GOAL_INDUCTOR: 1.15, PEAK: 2.0}
     assert (EAGER, INDUCTOR) == (GOAL_EAGER, GOAL_INDUCTOR)
 

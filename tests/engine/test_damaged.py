@@ -140,3 +140,16 @@ def test_a_size_is_computed_from_those_before_it():
             broken = body.replace(entry, struct.pack("<IIIq", KINDS.index("add"), a, b, 0))
             said = tried(sealed(broken), program, [torch.ones(3, 2)])
             assert "a size is computed from one that comes later" in said
+
+
+@pytest.mark.parametrize(("dims", "error"), [(64, ""), (65, "a value has 65 dimensions")])
+def test_a_value_has_as_many_dimensions_as_a_tensor_may(dims, error):
+    writer = ProgramWriter()
+    layout = (1,) * dims, (1,) * dims
+    x = writer.input(torch.float32, *layout)
+    both = writer.result(torch.float32, *layout)
+    writer.step("engine::add", (x, x), (both,))
+    program = writer.finish([both])
+    said = tried(bytes(program.code.tolist()), program, [torch.ones((1,) * min(dims, 64))])
+    assert error in said
+    assert bool(said) == bool(error)
