@@ -5,19 +5,15 @@
 #include <type_traits>
 
 #include "processor.h"
+#include "simd/prefetch.h"
 #include "simd/vec.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
-// Rows are asked for so many keys before they are read. The places of as many more keys than there are
-// must be known.
+// Rows are asked for so many keys before they are read: by the second-level cache, which can wait for more of them
+// than the first, and then by the first. The places of as many more keys than there are must be known.
 constexpr int64_t kAhead = 32;
 constexpr int64_t kSoon = 4;
-
-// Into the second-level cache, which can wait for more of them than the first; from there into the
-// first, so many keys before.
-constexpr int kSecondLevel = 2;
-constexpr int kFirstLevel = 3;
 
 template <int level, typename E>
 FUSEWHEEL_INLINE void ask_for(const E* row, int64_t columns) {

@@ -74,6 +74,9 @@ FUSEWHEEL_INLINE void dot_digit_rows(const LinearWeight& weight, int64_t begin, 
   const int64_t first = begin * weight.groups;
   const int64_t groups = rows * weight.groups;
   if (group_blocks == 1) {
+    const int64_t size = bytes_of(weight.scale_dtype);
+    prefetch(weight.scales, (first + groups) * size, groups * size);
+    prefetch(weight.zeros, (first + groups) * size, groups * size);
     widen_all(weight.scale_dtype, weight.scales, first, groups, scales);
     widen_all(weight.scale_dtype, weight.zeros, first, groups, zeros);
   } else {

@@ -68,7 +68,7 @@ FUSEWHEEL_INLINE void pack_quads(const LinearWeight& weight, int64_t column, int
       Vec<float> square[kByteLanes];
       for (int lane = 0; lane < kByteLanes; ++lane) {
         if (ahead != 0 && i % line == 0) {
-          __builtin_prefetch(rows[lane] + i + ahead);
+          __builtin_prefetch(rows[lane] + i + ahead, 0, 2);
         }
         square[lane] = bit_cast<Vec<float>>(i < depth ? load_some(rows[lane] + i, depth - i) : Bytes{});
       }
@@ -82,7 +82,10 @@ FUSEWHEEL_INLINE void pack_quads(const LinearWeight& weight, int64_t column, int
 
 inline void pack_int8(const LinearWeight& weight, int64_t column, int64_t columns, int64_t k,
                       int64_t depth, int64_t padded, bool shift, Bytes* to) {
-  pack_quads(weight, column, columns, k, depth, padded, 0,
+  // What is packed next: of these rows, or of those of the next unit.
+  const bool last = k + depth == weight.columns;
+  const int64_t ahead = last ? kUnit * weight.stride - k : depth;
+  pack_quads(weight, column, columns, k, depth, padded, ahead,
              [&](Bytes codes) { *to++ = shift ? shifted(codes) : codes; });
 }
 

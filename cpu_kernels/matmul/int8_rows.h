@@ -1,5 +1,4 @@
-// Few rows of rounded activations: dot products along the rows of 8-bit codes, which are read once and
-// not packed.
+// One row of rounded activations, or two: dot products along the rows of 8-bit codes, which are not packed.
 #pragma once
 
 #include "int8_pack.h"
@@ -8,33 +7,34 @@ namespace fusewheel::FUSEWHEEL_ISA {
 
 #if defined(__AVX2__)
 
-// Up to this many rows count as few, if so many codes share a scale that adding up lanes costs little.
-constexpr int64_t kFewByteRows = 8;
+// Up to this many rows count as few, if so many codes share a scale that adding up lanes costs little. Packing
+// pays from three rows on: their products would wait for memory.
+constexpr int kFewByteRows = 2;
 constexpr int64_t kFewestCodes = 256;
-// Rows of a and of the weight in one register tile, whose sums fill one vector.
-constexpr int kByteDotRows = 4;
-constexpr int kByteDotColumns = kLanes<float> / kByteDotRows;
+// Rows of the weight in one register tile, whose sums fill one vector.
+constexpr int kByteDotColumns = kLanes<float> / kFewByteRows;
 
 FUSEWHEEL_INLINE bool is_few_int8(const MatmulArgs& args) {
   return args.m <= kFewByteRows && args.weight.group_size >= kFewestCodes;
 }
 
 // `rows` rows of a against kByteDotColumns rows of the weight, of which the last may be the same. One sum
-// a lane, those of a row of a side by side.
+// a lane, those of a row of a side by side. Asks for what lies `ahead` bytes further on.
 template <int rows>
 __attribute__((noinline)) Integers int8_dots(const int8_t* a, int64_t a_stride,
-                                             const int8_t* const* w, int64_t count) {
-  Integers sums[kByteDotRows * kByteDotColumns] = {};
+                                             const int8_t* const* w, int64_t count, int64_t ahead) {
+  Integers sums[kFewByteRows * kByteDotColumns] = {};
   const auto step = [&](int64_t i, auto load_codes) {
     Bytes codes[kByteDotColumns];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int j = 0; j < kByteDotColumns; ++j) {
+      __builtin_prefetch(w[j] + i + ahead);
       codes[j] = shifted(load_codes(w[j] + i));
     }
-#pragma GCC unroll 4
+#pragma GCC unroll 2
     for (int r = 0; r < rows; ++r) {
       const Bytes factor = load_bytes(a + r * a_stride + i);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int j = 0; j < kByteDotColumns; ++j) {
         add_products(sums[r * kByteDotColumns + j], codes[j], factor);
       }
@@ -94,18 +94,12 @@ inline void few_int8(const MatmulArgs& args, int64_t column, int64_t columns, in
       w[c] = static_cast<const int8_t*>(weight.data) + (column + own) * weight.stride +
              group * weight.group_size;
     }
-    for (int64_t row = 0; row < args.m; row += kByteDotRows) {
-      const int8_t* codes = a.codes + row * a.stride + group * a.padded;
-      const int64_t rows = args.m - row < kByteDotRows ? args.m - row : kByteDotRows;
-      const auto dots = rows == 4   ? int8_dots<4>
-                        : rows == 3 ? int8_dots<3>
-                        : rows == 2 ? int8_dots<2>
-                                    : int8_dots<1>;
-      const Integers sums = dots(codes, a.stride, w, weight.group_size);
-      for (int64_t r = 0; r < rows; ++r) {
-        for (int c = 0; c < kByteDotColumns && j + c < columns; ++c) {
-          products[(row + r) * kUnit + j + c] = sums[r * kByteDotColumns + c];
-        }
+    const auto dots = args.m == 1 ? int8_dots<1> : int8_dots<2>;
+    const Integers sums = dots(a.codes + group * a.padded, a.stride, w, weight.group_size,
+                               kByteDotColumns * weight.stride);
+    for (int64_t row = 0; row < args.m; ++row) {
+      for (int c = 0; c < kByteDotColumns && j + c < columns; ++c) {
+        products[row * kUnit + j + c] = sums[row * kByteDotColumns + c];
       }
     }
   }

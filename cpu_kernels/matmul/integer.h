@@ -4,6 +4,7 @@
 // block and column instead of one an element.
 #pragma once
 
+#include "simd/prefetch.h"
 #include "simd/transpose.h"
 #include "matmul.h"
 #include "rounding.h"
@@ -73,6 +74,56 @@ FUSEWHEEL_INLINE void pack_groups(Dtype dtype, const void* from, const int64_t* 
   }
 }
 
+// The codes that are packed after these, asked for a few at a time. They lie in rows of the weight that are far
+// apart, and the hardware asks for none of them by itself.
+class NextCodes {
+ public:
+  // After blocks [begin, begin + blocks) of some columns come the next ones, or the first of the next columns.
+  NextCodes(const LinearWeight& weight, int64_t begin, int64_t blocks) : blocks_(blocks) {
+    constexpr int64_t columns = kCodePanels * kLanes<float>;
+    const int64_t all = weight.columns / kInt4Block;
+    const int64_t next = begin + blocks < all ? begin + blocks : 0;
+    const int64_t rows = next == 0 ? columns : 0;
+    const int64_t count = all - next < kCodeBlocks ? all - next : kCodeBlocks;
+    const int64_t group_blocks = weight.group_size / kInt4Block;
+    bytes_ = rows * weight.stride + (next - begin) * kPiece;
+    groups_ = rows * weight.groups + (next - begin) / group_blocks;
+    // Rows may begin within a line.
+    parts_ = (count * kPiece / kLineBytes + 1) * kParts;
+  }
+
+  // Before a block is packed of rows that begin at `codes`.
+  FUSEWHEEL_INLINE void ask_for_codes(const uint8_t* const* codes, int64_t block) {
+    for (; asked_ * blocks_ < (block + 1) * parts_; ++asked_) {
+      const int64_t place = bytes_ + asked_ / kParts * kLineBytes;
+      for (int64_t row = 0; row < kRows; ++row) {
+        __builtin_prefetch(codes[asked_ % kParts * kRows + row] + place, 0, kSecondLevel);
+      }
+    }
+  }
+
+  // `places` are those of the rows' first groups.
+  FUSEWHEEL_INLINE void ask_for_groups(const LinearWeight& weight, const int64_t* places) const {
+    const int64_t size = bytes_of(weight.scale_dtype);
+    for (int lane = 0; lane < kLanes<float>; ++lane) {
+      const int64_t place = (places[lane] + groups_) * size;
+      __builtin_prefetch(static_cast<const char*>(weight.scales) + place, 0, kSecondLevel);
+      __builtin_prefetch(static_cast<const char*>(weight.zeros) + place, 0, kSecondLevel);
+    }
+  }
+
+ private:
+  static constexpr int64_t kPiece = kInt4Block / 2;
+  // A line of so many rows is asked for at a time, in so many parts of all rows.
+  static constexpr int64_t kRows = 4;
+  static constexpr int64_t kParts = kLanes<float> / kRows;
+  int64_t blocks_;
+  int64_t bytes_;   // from these codes to the next
+  int64_t groups_;  // likewise
+  int64_t parts_;
+  int64_t asked_ = 0;
+};
+
 // Columns are rows of the weight; those past `live` repeat the last one. `begin` and `blocks` are
 // whole groups.
 inline void pack_codes(const LinearWeight& weight, int64_t column, int64_t live, int64_t begin,
@@ -88,9 +139,12 @@ inline void pack_codes(const LinearWeight& weight, int64_t column, int64_t live,
     scales[lane] = row * weight.groups + begin / group_blocks;
   }
   const int64_t groups = blocks / group_blocks;
+  NextCodes next(weight, begin, blocks);
+  next.ask_for_groups(weight, scales);
   pack_groups(weight.scale_dtype, weight.scales, scales, groups, group_blocks, panel.scales);
   pack_groups(weight.scale_dtype, weight.zeros, scales, groups, group_blocks, panel.zeros);
   for (int64_t i = 0; i < blocks; ++i) {
+    next.ask_for_codes(codes, i);
     Integers pieces[4];
     for (int j = 0; j < 4; ++j) {
       pieces[j] = bit_cast<Integers>(load_pieces(codes + j, 4, i * piece));

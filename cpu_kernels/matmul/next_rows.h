@@ -45,7 +45,6 @@ class NextRows {
   }
 
  private:
-  static constexpr int kSecondLevel = 2;
   const char* at_ = nullptr;
   int64_t left_ = 0;
   int64_t inner_ = 0;
