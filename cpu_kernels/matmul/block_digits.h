@@ -32,10 +32,9 @@ struct alignas(64) BlockDigits {
 // (Zen 3) 2 to 8 KiB were alike, and the line further ahead cost K-quants 15 %.
 FUSEWHEEL_INLINE void prefetch_blocks(const uint8_t* blocks, int64_t bytes, bool twice) {
   constexpr int64_t kAhead = 4096;
-  constexpr int kSecondCache = 2;
   prefetch(blocks, kAhead, bytes);
   if (twice) {
-    __builtin_prefetch(blocks + 2 * kAhead, 0, kSecondCache);
+    __builtin_prefetch(blocks + 2 * kAhead, 0, kSecondLevel);
   }
 }
 
