@@ -26,6 +26,7 @@ constexpr const char* kAmx = "FUSEWHEEL_CPU_AMX";
 constexpr const char* kBf16 = "FUSEWHEEL_CPU_BF16";
 constexpr const char* kRowsInTurn = "FUSEWHEEL_CPU_ROWS_IN_TURN";
 constexpr const char* kFarRows = "FUSEWHEEL_CPU_FAR_ROWS";
+constexpr const char* kFarHalves = "FUSEWHEEL_CPU_FAR_HALVES";
 constexpr const char* kPrefetch = "FUSEWHEEL_CPU_PREFETCH";
 constexpr const char* kSpreadRows = "FUSEWHEEL_CPU_SPREAD_ROWS";
 constexpr const char* kOwnFloat32 = "FUSEWHEEL_CPU_OWN_FLOAT32";
@@ -111,6 +112,7 @@ Choices choose() {
       v4 ? SUPPORTS("avx512vnni") : isa == IsaLevel::kV3 && SUPPORTS("avxvnni");
   constexpr long kTileRows = 12;
   const bool rows_collide = v4 && lines_in_set() > 0 && lines_in_set() < kTileRows;
+  const bool is_zen5 = SUPPORTS("avxvnni");  // of AMD's processors with AVX-512
   const bool has_bf16 = v4 && SUPPORTS("avx512bf16");
   const bool has_amx =
       has_bf16 && SUPPORTS("amx-tile") && SUPPORTS("amx-bf16") && SUPPORTS("amx-int8");
@@ -120,6 +122,7 @@ Choices choose() {
           flag(kBf16, is_amd()) && has_bf16,
           flag(kRowsInTurn, is_amd()),
           flag(kFarRows, is_amd() && isa != IsaLevel::kBaseline),
+          flag(kFarHalves, v4 && is_amd() && !is_zen5),
           flag(kPrefetch, !is_amd()),
           flag(kSpreadRows, rows_collide),
           flag(kOwnFloat32, is_amd() && isa != IsaLevel::kBaseline),
@@ -137,6 +140,7 @@ std::string describe(const Choices& made) {
   add(kBf16, made.bf16);
   add(kRowsInTurn, made.rows_in_turn);
   add(kFarRows, made.far_rows);
+  add(kFarHalves, made.far_halves);
   add(kPrefetch, made.prefetch);
   add(kSpreadRows, made.spread_rows);
   add(kOwnFloat32, made.own_float32);

@@ -28,11 +28,14 @@ struct Choices {
   // cache at several places.
   bool rows_in_turn;
   // FUSEWHEEL_CPU_FAR_ROWS=0 or 1: whether, at levels v3 and v4, rows that lie far apart are read at once: of
-  // a float32 weight, at level v4 also of one of 16 bits, and at level v3 of 4-bit codes that meet one row of
-  // rounded activations. A row of a small model ends before the hardware's own prefetching has begun, which
-  // goes on from row to row along a stretch of memory. At level v3 attention_decode then asks for lines of a
-  // float32 cache at several places in turn. Measured on two AMD processors; others were not tried.
+  // a float32 weight, and at level v3 of 4-bit codes that meet one row of rounded activations. A row of a small
+  // model ends before the hardware's own prefetching has begun, which goes on from row to row along a stretch of
+  // memory. At level v3 attention_decode then asks for lines of a float32 cache at several places in turn.
+  // Measured on three AMD processors; others were not tried.
   bool far_rows;
+  // FUSEWHEEL_CPU_FAR_HALVES=0 or 1: whether, where far_rows holds, a weight of 16 bits is read likewise at level
+  // v4. It is faster on AMD's Zen 4; on a Zen 5 a small model took 12 % longer for a token with it.
+  bool far_halves;
   // FUSEWHEEL_CPU_PREFETCH=0 or 1: whether one row of activations asks for lines of several rows of a floating
   // weight ahead, and for more lines of stored blocks. AMD's hardware does so better by itself.
   bool prefetch;

@@ -19,7 +19,7 @@ FUSEWHEEL_INLINE bool reads_far_rows(const LinearWeight& weight, [[maybe_unused]
   }
 #endif
   return kBytes >= 32 && choices().far_rows && weight.kind == WeightKind::kFloating &&
-         (kBytes == 64 || weight.dtype == Dtype::kFloat32);
+         (weight.dtype == Dtype::kFloat32 || (kBytes == 64 && choices().far_halves));
 }
 
 // Whether the rows of the weight are read one after another.

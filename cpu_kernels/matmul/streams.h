@@ -10,7 +10,7 @@ namespace fusewheel::FUSEWHEEL_ISA {
 // end too.
 constexpr int kStreams = 8;
 // A row by itself asks for what comes so many bytes later.
-constexpr int64_t kBytesAhead = 4096;
+constexpr int64_t kBytesAhead = 8192;
 // A row of a that is longer than this leaves no room in the first-level cache: it is read once for
 // several rows of the weight.
 constexpr int64_t kTurnDepth = 4096;

@@ -17,7 +17,8 @@ from .choices import AMX, BF16, LEVEL, VNNI, made, said, without
 LEVELS = ("baseline", "v3", "v4")
 OWN = ("OWN_FLOAT32", "OWN_BFLOAT16", "OWN_FLOAT16")
 LINEAR = {"LINEAR_BFLOAT16", "LINEAR_FLOAT16"}
-SWITCHES = (*OWN, "ROWS_IN_TURN", "FAR_ROWS", "PREFETCH", "SPREAD_ROWS", "VNNI", "AMX", "BF16")
+FAR = ("FAR_ROWS", "FAR_HALVES")
+SWITCHES = (*OWN, "ROWS_IN_TURN", *FAR, "PREFETCH", "SPREAD_ROWS", "VNNI", "AMX", "BF16")
 
 
 @functools.cache

@@ -121,12 +121,12 @@ DEFAULTS = {
         "v4",
         "amd",
         {"VNNI": "1", "AMX": "1", "BF16": "1", "OWN_FLOAT32": "1"}
-        | dict.fromkeys(("ROWS_IN_TURN", "FAR_ROWS"), "1"),
+        | dict.fromkeys(("ROWS_IN_TURN", "FAR_ROWS", "FAR_HALVES"), "1"),
     ),
 }
 SWITCHES = (
-    *("VNNI", "AMX", "BF16", "ROWS_IN_TURN", "FAR_ROWS", "PREFETCH", "SPREAD_ROWS"),
-    *("OWN_FLOAT32", "OWN_BFLOAT16", "OWN_FLOAT16"),
+    *("VNNI", "AMX", "BF16", "ROWS_IN_TURN", "FAR_ROWS", "FAR_HALVES", "PREFETCH"),
+    *("SPREAD_ROWS", "OWN_FLOAT32", "OWN_BFLOAT16", "OWN_FLOAT16"),
 )
 
 
@@ -136,6 +136,11 @@ def test_what_a_processor_decides(choose: Choose, case: str):
     has = features(f"x86-64-{level}") if level else set()
     got = choose(has | set(V4 if level == "v4" else ()), maker)
     assert got == {"ISA": level or "baseline"} | dict.fromkeys(SWITCHES, "0") | on
+
+
+def test_a_zen_5_reads_halves_in_turn(choose: Choose):
+    has = features("x86-64-v4") | set(V4)
+    assert choose(has | {"avxvnni"}, "amd") == choose(has, "amd") | {"FAR_HALVES": "0"}
 
 
 @pytest.mark.parametrize(
