@@ -63,12 +63,8 @@ inline void word_unit(const MatmulArgs& args, int64_t row, int64_t rows, int64_t
     for (int64_t k = 0; k < a.padded; k += kWordDepth) {
       const int64_t padded = a.padded - k < kWordDepth ? a.padded - k : kWordDepth;
       const int64_t live = weight.group_size - k < padded ? weight.group_size - k : padded;
-      const int64_t first = group * weight.group_size + k;
-      const bool last = first + live == weight.columns;
-      // What is packed next: of these rows, or of those of the next unit.
-      const int64_t ahead = last ? kUnit * weight.stride - first : live;
       Shorts* to = packed;
-      pack_quads(weight, column, columns, first, live, padded, ahead,
+      pack_quads(weight, column, columns, group * weight.group_size + k, live, padded,
                  [&](Bytes codes) {
                    widen_quad(codes, to);
                    to += 2;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "simd/bytes.h"
+#include "simd/prefetch.h"
 #include "simd/transpose.h"
 #include "decode.h"
 #include "matmul.h"
@@ -52,11 +53,11 @@ FUSEWHEEL_INLINE Bytes load_some(const int8_t* from, int64_t count) {
 
 // Codes [k, k + depth) of rows of the weight from `column` on, with zeros up to `padded`: one row a
 // lane, four of its codes a vector, which put(vector) stores. Rows past `columns` repeat the last one.
-// Asks for what comes `ahead` bytes later in each row, unless that is 0.
 template <typename Put>
 FUSEWHEEL_INLINE void pack_quads(const LinearWeight& weight, int64_t column, int64_t columns,
-                                 int64_t k, int64_t depth, int64_t padded, int64_t ahead, Put put) {
-  constexpr int64_t line = 64;
+                                 int64_t k, int64_t depth, int64_t padded, Put put) {
+  // To what is packed next: of these rows, or of those of the next unit.
+  const int64_t ahead = k + depth == weight.columns ? kUnit * weight.stride - k : depth;
   for (int64_t panel = 0; panel < kBytePanels; ++panel) {
     const int8_t* rows[kByteLanes];
     for (int lane = 0; lane < kByteLanes; ++lane) {
@@ -67,8 +68,8 @@ FUSEWHEEL_INLINE void pack_quads(const LinearWeight& weight, int64_t column, int
     for (int64_t i = 0; i < padded; i += kBytes) {
       Vec<float> square[kByteLanes];
       for (int lane = 0; lane < kByteLanes; ++lane) {
-        if (ahead != 0 && i % line == 0) {
-          __builtin_prefetch(rows[lane] + i + ahead, 0, 2);
+        if (i % kLineBytes == 0) {
+          __builtin_prefetch(rows[lane] + i + ahead, 0, kSecondLevel);
         }
         square[lane] = bit_cast<Vec<float>>(i < depth ? load_some(rows[lane] + i, depth - i) : Bytes{});
       }
@@ -82,10 +83,7 @@ FUSEWHEEL_INLINE void pack_quads(const LinearWeight& weight, int64_t column, int
 
 inline void pack_int8(const LinearWeight& weight, int64_t column, int64_t columns, int64_t k,
                       int64_t depth, int64_t padded, bool shift, Bytes* to) {
-  // What is packed next: of these rows, or of those of the next unit.
-  const bool last = k + depth == weight.columns;
-  const int64_t ahead = last ? kUnit * weight.stride - k : depth;
-  pack_quads(weight, column, columns, k, depth, padded, ahead,
+  pack_quads(weight, column, columns, k, depth, padded,
              [&](Bytes codes) { *to++ = shift ? shifted(codes) : codes; });
 }
 

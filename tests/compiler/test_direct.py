@@ -167,6 +167,26 @@ def test_masks_that_are_left_to_dynamo(one_layer: Any) -> None:
         assert read_call({**given, "attention_mask": whole}) is not None
 
 
+def test_numbers_of_tokens(one_layer: Any) -> None:
+    """Older versions of transformers give them to the model: those that follow the cache."""
+    model = frozen(one_layer)
+    caches = [DynamicCache(config=one_layer.config) for _ in range(2)]
+    with torch.no_grad():
+        for begin, end in ((0, 6), (6, 7), (7, 8)):
+            given = {"input_ids": tokens(8, 1)[:, begin:end], "use_cache": True}
+            numbers = {"cache_position": torch.arange(begin, end)}
+            found, expected = (
+                one(**given, **more, **{cache_argument(): cache}).logits
+                for one, cache, more in zip((model, one_layer), caches, (numbers, {}), strict=True)
+            )
+            torch.testing.assert_close(found, expected)
+        assert len(programs(model)) == 2
+        call = {"input_ids": tokens(1, 1), cache_argument(): caches[0]}
+        for other in (torch.tensor([7]), torch.tensor([8, 9]), torch.tensor([8.0])):
+            assert read_call({**call, "cache_position": other}) is None
+        assert read_call({**call, "cache_position": torch.tensor([8])}) is not None
+
+
 def test_several_tokens_after_others(one_layer: Any) -> None:
     """A chat goes on with its cache; what the cache was before stays as it was."""
     model = frozen(one_layer)

@@ -137,7 +137,7 @@ RULES = (
         KERNELS,
         r"prefetch|\basks\b|\bask_for\w*\(|\beach\(k\)|\bint64_t ahead =|"
         r"\bconstexpr \w+ k(\w*Ahead|Soon|\w+Level|ShortRow|MayAskByLines|\w+Asking|\w+Asked) =|"
-        r"\bkStepsAhead < depth|\bif \(asks_by_lines<|% kLineBytes == 0\)",
+        r"\bkStepsAhead < depth|\bif \(asks_by_lines<|% kLineBytes == 0\)|\bNextCodes next\(",
         "The processor may be told early or late.",
     ),
     Rule(
@@ -146,7 +146,7 @@ RULES = (
         "The processor may be told early or late.",
         inside=(
             r"prefetch|\bask_(for|ahead)\(|\basks_(by_lines|for_rows)\(|\bnext_(rows|steps)\(|"
-            r"^class (LinesAhead|NextRows)"
+            r"^class (LinesAhead|NextRows|NextCodes)"
         ),
     ),
     Rule(
@@ -330,6 +330,12 @@ RULES = (
         inside="for_groups",
         old="1",
         new="2",
+    ),
+    Rule(
+        ("cuda",),
+        r"const A near = clamp<A>\(x, \d+\);",
+        "Further out what depends on it is 0.",
+        old=r"\d+",
     ),
     Rule(
         ("cuda",),

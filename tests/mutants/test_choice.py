@@ -170,6 +170,8 @@ def test_the_inside_of_a_function_may_do_no_harm(kind: str):
         ("void each(int64_t size) {\n  if (i < size) {\n", "<", ">", False),
         ("class LinesAhead {\n  at_ += kPlaces * kRun;\n", "+=", "-=", True),
         ("class NextRows {\n  left_ = rows * lines;\n", "*", "+", True),
+        ("class NextCodes {\n  groups_ = rows * weight.groups;\n", "*", "+", True),
+        ("void pack() {\n  NextCodes next(weight, begin, blocks);\n", "begin", "blocks", True),
         ("bool is_own(int64_t rows) {\n  return small && rows > 8;\n", "&&", "||", True),
         ("bool is_own_row(int64_t rows) {\n  return small && rows > 8;\n", "&&", "||", False),
         ("class LinesBehind {\n  at_ += kPlaces * kRun;\n", "+=", "-=", False),

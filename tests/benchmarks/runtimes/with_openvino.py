@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino
@@ -26,26 +28,33 @@ def load(request: Request) -> OpenVinoRuntime:
 
 
 class OpenVinoRuntime:
-    """A pipeline, measured by its own clock."""
+    """A pipeline. Its own clock divides what it measures by the number of prompts."""
 
     def __init__(self, pipeline: openvino_genai.LLMPipeline) -> None:
         self._pipeline = pipeline
+        self._has_run = False
 
     def generate(self, prompts: list[list[int]], tokens: int) -> Times:
-        """Greedy."""
+        """Greedy. Later runs read the prompts twice: once for their first tokens alone."""
+        ids = np.array(prompts, dtype=np.int64)
+        inputs = openvino_genai.TokenizedInputs(
+            openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids))
+        )
+        # Of the first run only its end counts.
+        first = self._timed(inputs, 1)[0] if self._has_run else 0.0
+        self._has_run = True
+        whole, results = self._timed(inputs, tokens)
+        counts = {len(found) for found in results.tokens}
+        if counts != {tokens} or len(results.tokens) != len(prompts):
+            raise RuntimeError(f"{sorted(counts)} tokens came, not {tokens} of each prompt")
+        return Times(first, whole - first, [int(token) for token in results.tokens[0]])
+
+    def _timed(self, inputs: openvino_genai.TokenizedInputs, tokens: int) -> tuple[float, Any]:
         config = openvino_genai.GenerationConfig()
         config.max_new_tokens = config.min_new_tokens = tokens
         config.ignore_eos = True
         config.do_sample = False
         config.apply_chat_template = False
-        ids = np.array(prompts, dtype=np.int64)
-        inputs = openvino_genai.TokenizedInputs(
-            openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids))
-        )
+        start = time.perf_counter()
         results = self._pipeline.generate(inputs, config)
-        metrics = results.perf_metrics
-        found = [int(token) for token in results.tokens[0]]
-        if len(found) != tokens:
-            raise RuntimeError(f"{len(found)} tokens came, not {tokens}")
-        first, each = metrics.get_ttft().mean / 1e3, metrics.get_tpot().mean / 1e3
-        return Times(first, each * (tokens - 1), found)
+        return time.perf_counter() - start, results

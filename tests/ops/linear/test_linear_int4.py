@@ -79,7 +79,7 @@ def test_dtypes_mix(given, stored, dynamic):
 
 
 # One row, very few, packed codes, whole tiles and parts of them; columns in pieces.
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 13, 16, 47])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 8, 9, 13, 16, 47])
 @pytest.mark.parametrize(("columns", "group_size"), [(32, 32), (416, 32), (768, 128), (1088, 64)])
 def test_integer_products_are_exact(rows, columns, group_size):
     """Activations that are whole steps, scales and zeros of few bits leave nothing to round."""

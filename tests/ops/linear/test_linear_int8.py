@@ -41,8 +41,8 @@ def test_dtypes_mix(given, stored, dynamic):
         )
 
 
-# Few rows; packed codes, whole tiles and parts of them; groups in pieces, and parts of vectors.
-@pytest.mark.parametrize("rows", [1, 5, 9, 13, 47, 100])
+# Rows that are not packed; whole tiles and parts of them; groups in pieces; parts of vectors.
+@pytest.mark.parametrize("rows", [1, 2, 3, 8, 9, 13, 47, 100])
 @pytest.mark.parametrize(
     ("columns", "groups"),
     [(512, ()), (512, (4,)), (512, (16,)), (2600, ()), (37, ()), (768, (8,)), (1152, (4,))],

@@ -233,7 +233,7 @@ def _fake_arguments(call: LanguageCall, capture: Capture) -> tuple[dict[str, Any
     rows: Any = call.past if call.past < 2 else capture.fakes.size(_ROWS, call.past)
     for name, tensor in call.tensors.items():
         length = rows + tokens if name == MASK else tokens
-        fake = torch.empty((tensor.shape[0], length), dtype=tensor.dtype)
+        fake = torch.empty((*tensor.shape[:-1], length), dtype=tensor.dtype)
         given[name] = capture.argument(name, fake)
     cache = given[call.name] = copy_of(call.cache, rows)
     if not call.past:

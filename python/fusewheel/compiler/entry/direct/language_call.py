@@ -21,6 +21,8 @@ from fusewheel.engine.growing import append, can_append
 
 # The argument that says which tokens are padding: those of the cache and the new ones.
 MASK = "attention_mask"
+# The argument that numbers the new tokens among all, in older versions of transformers.
+NUMBERS = "cache_position"
 # The argument that says of how many last tokens logits are wanted; 0: of all.
 KEEP = "logits_to_keep"
 # What a layer of a cache has read. A window's size is part of the kind of a call.
@@ -67,6 +69,7 @@ class _Arguments:
         cache: the only cache.
         name: of the argument that is the cache.
         mask: which tokens are padding, in any form; None if none is.
+        numbers: of the new tokens among all; None if the model is not told.
         count: the new tokens of each text.
         kept: of how many last tokens logits are wanted; 0: of all.
     """
@@ -76,6 +79,7 @@ class _Arguments:
     cache: Any = None
     name: str = ""
     mask: Any = None
+    numbers: Tensor | None = None
     count: int = 0
     kept: int = 0
 
@@ -111,6 +115,11 @@ def read_call(arguments: Mapping[str, Any], config: Any = None) -> LanguageCall 
             return None
         tensors[MASK] = mask.contiguous()
         kind.append((MASK, mask.shape[0]))
+    if given.numbers is not None:
+        if not torch.equal(given.numbers, torch.arange(rows, rows + count)):
+            return None
+        tensors[NUMBERS] = given.numbers.contiguous()
+        kind.append(NUMBERS)
     if static is not None and not rows:
         kind += forms(static)
     keeps_all = given.kept >= count
@@ -128,6 +137,8 @@ def _read_arguments(arguments: Mapping[str, Any], caches: Any) -> _Arguments | N
         of = type(value)
         if name == MASK and isinstance(value, (Tensor, dict)):
             found.mask = value
+        elif name == NUMBERS and _are_numbers(value):
+            found.numbers = value
         elif _is_tokens(value):
             rows, tokens = value.shape
             if found.count not in (0, tokens):
@@ -173,7 +184,11 @@ def grown_rows(arguments: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def _is_tokens(value: Any) -> bool:
-    whole = type(value) is Tensor and value.dtype is torch.int64 and value.dim() == 2
+    return _are_numbers(value, 2)
+
+
+def _are_numbers(value: Any, dims: int = 1) -> bool:
+    whole = type(value) is Tensor and value.dtype is torch.int64 and value.dim() == dims
     return whole and value.device.type == "cpu" and value.numel() > 0
 
 
