@@ -87,6 +87,7 @@ inline void few_int8(const MatmulArgs& args, int64_t column, int64_t columns, in
     }
     return;
   }
+  const int64_t ahead = kByteDotColumns * weight.stride;
   for (int64_t j = 0; j < columns; j += kByteDotColumns) {
     const int8_t* w[kByteDotColumns];
     for (int c = 0; c < kByteDotColumns; ++c) {
@@ -95,8 +96,8 @@ inline void few_int8(const MatmulArgs& args, int64_t column, int64_t columns, in
              group * weight.group_size;
     }
     const auto dots = args.m == 1 ? int8_dots<1> : int8_dots<2>;
-    const Integers sums = dots(a.codes + group * a.padded, a.stride, w, weight.group_size,
-                               kByteDotColumns * weight.stride);
+    const Integers sums =
+        dots(a.codes + group * a.padded, a.stride, w, weight.group_size, ahead);
     for (int64_t row = 0; row < args.m; ++row) {
       for (int c = 0; c < kByteDotColumns && j + c < columns; ++c) {
         products[row * kUnit + j + c] = sums[row * kByteDotColumns + c];
