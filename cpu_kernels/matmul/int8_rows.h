@@ -11,11 +11,19 @@ namespace fusewheel::FUSEWHEEL_ISA {
 // pays from three rows on: their products would wait for memory.
 constexpr int kFewByteRows = 2;
 constexpr int64_t kFewestCodes = 256;
+// The same where rows of the weight are read one after another, if rows of a have no more bytes than these
+// in all: with more, the first-level cache has no room for the weight. Each pair of rows reads so many
+// codes, those after the first pair from that cache. On a Zen 4, where all rows at once, packed or not,
+// waited for memory, four rows take no longer than one.
+constexpr int kTurnByteRows = 4;
+constexpr int64_t kTurnBytes = 16384;
+constexpr int64_t kTurnCodes = 2048;
 // Rows of the weight in one register tile, whose sums fill one vector.
 constexpr int kByteDotColumns = kLanes<float> / kFewByteRows;
 
 FUSEWHEEL_INLINE bool is_few_int8(const MatmulArgs& args) {
-  return args.m <= kFewByteRows && args.weight.group_size >= kFewestCodes;
+  const bool turns = choices().rows_in_turn && args.m * args.k <= kTurnBytes;
+  return args.m <= (turns ? kTurnByteRows : kFewByteRows) && args.weight.group_size >= kFewestCodes;
 }
 
 // `rows` rows of a against kByteDotColumns rows of the weight, of which the last may be the same. One sum
@@ -51,27 +59,52 @@ __attribute__((noinline)) Integers int8_dots(const int8_t* a, int64_t a_stride,
   return sums[0];
 }
 
-// One row of a against one of the weight.
-FUSEWHEEL_INLINE int32_t int8_dot(const int8_t* a, const int8_t* w, int64_t count) {
+// `rows` rows of a against one of the weight: their sums, or what is added to them.
+template <int rows>
+FUSEWHEEL_INLINE void int8_dot(const int8_t* a, int64_t a_stride, const int8_t* w, int64_t count,
+                               bool first, int32_t* out) {
   constexpr int parts = 4;
-  Integers sums[parts] = {};
+  Integers sums[rows][parts] = {};
   int64_t i = 0;
   for (; i + parts * kBytes <= count; i += parts * kBytes) {
 #pragma GCC unroll 4
     for (int part = 0; part < parts; ++part) {
-      add_products(sums[part], shifted(load_bytes(w + i + part * kBytes)),
-                   load_bytes(a + i + part * kBytes));
+      const int64_t at = i + part * kBytes;
+      const Bytes codes = shifted(load_bytes(w + at));
+#pragma GCC unroll 2
+      for (int r = 0; r < rows; ++r) {
+        add_products(sums[r][part], codes, load_bytes(a + r * a_stride + at));
+      }
     }
   }
   for (; i < count; i += kBytes) {
-    add_products(sums[0], shifted(load_some(w + i, count - i)), load_bytes(a + i));
+    const Bytes codes = shifted(load_some(w + i, count - i));
+#pragma GCC unroll 2
+    for (int r = 0; r < rows; ++r) {
+      add_products(sums[r][0], codes, load_bytes(a + r * a_stride + i));
+    }
   }
-  const Integers all = sums[0] + sums[1] + (sums[2] + sums[3]);
-  int32_t sum = 0;
-  for (int lane = 0; lane < kByteLanes; ++lane) {
-    sum += all[lane];
+#pragma GCC unroll 2
+  for (int r = 0; r < rows; ++r) {
+    const Integers all = sums[r][0] + sums[r][1] + (sums[r][2] + sums[r][3]);
+    int32_t sum = first ? 0 : out[r * kUnit];
+    for (int lane = 0; lane < kByteLanes; ++lane) {
+      sum += all[lane];
+    }
+    out[r * kUnit] = sum;
   }
-  return sum;
+}
+
+// All codes of one row of the weight against all rows of a, two at a time.
+inline void int8_in_turn(const int8_t* a, int64_t a_stride, int64_t rows, const int8_t* w, int64_t size,
+                         int32_t* out) {
+  for (int64_t i = 0; i < size; i += kTurnCodes) {
+    const int64_t count = size - i < kTurnCodes ? size - i : kTurnCodes;
+    for (int64_t row = 0; row < rows; row += 2) {
+      const auto dot = row + 1 < rows ? int8_dot<2> : int8_dot<1>;
+      dot(a + row * a_stride + i, a_stride, w + i, count, i == 0, out + row * kUnit);
+    }
+  }
 }
 
 // Columns [column, column + columns) of the products of a group, for all rows.
@@ -79,11 +112,11 @@ inline void few_int8(const MatmulArgs& args, int64_t column, int64_t columns, in
                      int32_t* products) {
   const RoundedRows& a = args.rounded;
   const LinearWeight& weight = args.weight;
-  if (args.m == 1 && choices().rows_in_turn) {
+  if (choices().rows_in_turn) {
     const int8_t* w = static_cast<const int8_t*>(weight.data) + group * weight.group_size;
     for (int64_t j = 0; j < columns; ++j) {
-      products[j] = int8_dot(a.codes + group * a.padded, w + (column + j) * weight.stride,
-                             weight.group_size);
+      int8_in_turn(a.codes + group * a.padded, a.stride, args.m, w + (column + j) * weight.stride,
+                   weight.group_size, products + j);
     }
     return;
   }
