@@ -22,7 +22,7 @@ __attribute__((noinline)) void dot_digit_rows(const CodeRows<S>& weight, const D
     const int64_t place = block / kVectorBlocks * (2 * kBytes);
     const Vec<float> scale = load(row.scales + block, live);
     const Vec<float> middle = load(row.zeros + block, live) + scale * float{kCodeMiddle};
-    const Halves codes(row.codes + block * (kInt4Block / 2), live);
+    const Halves<kVectorsOf<decltype(live)>> codes(row.codes + block * (kInt4Block / 2), live);
 #pragma GCC unroll 4
     for (int i = 0; i < count; ++i) {
       const BlockLanes of_a = block_lanes(a[i], block);

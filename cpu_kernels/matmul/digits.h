@@ -90,15 +90,23 @@ FUSEWHEEL_INLINE BlockLanes block_lanes(const DigitRow& a, int64_t block) {
   return {load(a.steps + block), start};
 }
 
-// The halves of the codes of as many blocks as there are lanes; zeros where fewer than these are there.
-struct Halves {
-  Bytes low[4] = {};
-  Bytes high[4] = {};
+// How many blocks of as many as there are lanes are there: no more than a vector has codes of.
+struct OneVector {
+  int64_t live;
+  constexpr operator int64_t() const { return live; }
+};
+template <typename Live>
+constexpr int kVectorsOf = std::is_same_v<Live, OneVector> ? 1 : 4;
 
-  template <typename Live>
-  FUSEWHEEL_INLINE Halves(const uint8_t* codes, Live live) {
+// The halves of the codes of as many blocks as there are lanes; zeros where fewer than these are there.
+template <int vectors>
+struct Halves {
+  Bytes low[vectors] = {};
+  Bytes high[vectors] = {};
+
+  FUSEWHEEL_INLINE Halves(const uint8_t* codes, int64_t live) {
 #pragma GCC unroll 4
-    for (int v = 0; v < 4; ++v) {
+    for (int v = 0; v < vectors; ++v) {
       const int64_t left = live - v * kVectorBlocks;
       if (left > 0) {
         const Bytes pair = load_bytes(codes + v * kBytes, left * (kInt4Block / 2));
@@ -111,12 +119,13 @@ struct Halves {
 
 // The sums of products of so many blocks of codes with digits of one plane, a lane each. Without VNNI they are
 // at most 16 * 15 * 127 = 30480 before the last two are added, which fits 16 bits.
-template <bool vnni>
-FUSEWHEEL_INLINE Vec<float> folded_products(const Halves& codes, const int8_t* digits,
+template <bool vnni, int vectors>
+FUSEWHEEL_INLINE Vec<float> folded_products(const Halves<vectors>& codes, const int8_t* digits,
                                             Integers start) {
-  std::conditional_t<vnni, Integers, Shorts> sums[4] = {};
+  using Sums = std::conditional_t<vnni, Integers, Shorts>;
+  Sums sums[vectors] = {};
 #pragma GCC unroll 4
-  for (int v = 0; v < 4; ++v) {
+  for (int v = 0; v < vectors; ++v) {
     const Bytes with_low = load_bytes(digits + 2 * v * kBytes);
     const Bytes with_high = load_bytes(digits + (2 * v + 1) * kBytes);
     if constexpr (vnni) {
@@ -126,7 +135,13 @@ FUSEWHEEL_INLINE Vec<float> folded_products(const Halves& codes, const int8_t* d
       sums[v] = multiply_pairs(codes.low[v], with_low) + multiply_pairs(codes.high[v], with_high);
     }
   }
-  const auto folded = fold_pieces(sums[0], sums[1], sums[2], sums[3]);
+  Sums folded;
+  if constexpr (vectors == 1) {
+    // Where a block is not, the step is zero.
+    folded = fold_pieces(sums[0]);
+  } else {
+    folded = fold_pieces(sums[0], sums[1], sums[2], sums[3]);
+  }
   if constexpr (vnni) {
     return from_codes(start + folded);
   } else {
@@ -142,7 +157,7 @@ template <int planes, bool vnni, typename S, typename Live>
 FUSEWHEEL_INLINE Vec<float> add_blocks(const CodeRows<S>& row, const DigitRow& a, int64_t block,
                                        Live live, Vec<float> total) {
   const int8_t* digits = a.digits + block / kVectorBlocks * (2 * planes * kBytes);
-  const Halves codes(row.codes + block * (kInt4Block / 2), live);
+  const Halves<kVectorsOf<Live>> codes(row.codes + block * (kInt4Block / 2), live);
   const Vec<float> scale = load(row.scales + block, live);
   total += (load(row.zeros + block, live) + scale * float{kCodeMiddle}) * load(a.sums + block);
   if constexpr (planes == 1) {
@@ -150,7 +165,7 @@ FUSEWHEEL_INLINE Vec<float> add_blocks(const CodeRows<S>& row, const DigitRow& a
     return total + folded_products<vnni>(codes, digits, of_a.start) * of_a.steps * by_pieces(scale);
   }
 #pragma GCC unroll 4
-  for (int v = 0; v < 4 && v * kVectorBlocks < live; ++v) {
+  for (int v = 0; v < kVectorsOf<Live> && v * kVectorBlocks < live; ++v) {
     const int64_t lane = block * kBlockLanes + v * kLanes<float>;
     total += digit_products<planes, vnni>(codes.low[v], codes.high[v],
                                           digits + v * (2 * planes * kBytes), a.start + lane) *
@@ -167,8 +182,10 @@ FUSEWHEEL_INLINE void for_each_chunk(int64_t blocks, Chunk chunk) {
   for (; block + lanes <= blocks; block += lanes) {
     chunk(block, Constant<lanes>{});
   }
-  if (block < blocks) {
+  if (blocks - block > kVectorBlocks) {
     chunk(block, blocks - block);
+  } else if (block < blocks) {
+    chunk(block, OneVector{blocks - block});
   }
 }
 

@@ -121,6 +121,19 @@ FUSEWHEEL_INLINE V fold_pieces(V a, V b, V c, V d) {
   return add(add(a, b, low, high), add(c, d, low, high), low_pair, high_pair);
 }
 
+// The same of one vector, whose sums lie in all of every four.
+template <typename V>
+FUSEWHEEL_INLINE V fold_pieces(V a) {
+  Integers neighbours;
+  Integers others;
+  for (int i = 0; i < kLanes<float>; ++i) {
+    neighbours[i] = i ^ 1;
+    others[i] = i ^ 2;
+  }
+  const auto add = [](V x, Integers order) { return x + bit_cast<V>(shuffle(bit_cast<Integers>(x), order)); };
+  return add(add(a, neighbours), others);
+}
+
 // The nearest whole numbers, halves to even. An instruction of its own: adding and taking off a large
 // number, fused with a product before it, would round other ties.
 FUSEWHEEL_INLINE Integers nearest(Vec<float> value) {
