@@ -99,31 +99,6 @@ FUSEWHEEL_INLINE void dot_digit_rows(const CodeRows<S>& weight, const DigitRow* 
   }
 }
 
-// `rows` rows of the weight from `begin` times two or more rows of a. `scales` and `zeros` are scratch
-// memory for those of blocks.
-template <int rows>
-FUSEWHEEL_INLINE void dot_digit_rows(const LinearWeight& weight, int64_t begin, const DigitRow* a,
-                                     int64_t count, float* scales, float* zeros, float* out,
-                                     int64_t stride) {
-  const uint8_t* codes = static_cast<const uint8_t*>(weight.data) + begin * weight.stride;
-  const int64_t blocks = weight.columns / kInt4Block;
-  const int64_t first = begin * weight.groups;
-  if (blocks == weight.groups) {
-    return for_dtype(weight.scale_dtype, [&](auto zero) {
-      using S = decltype(zero);
-      if constexpr (sizeof(Accumulate<S>) == sizeof(float)) {
-        dot_digit_rows<rows, S>({codes, weight.stride, static_cast<const S*>(weight.scales) + first,
-                                 static_cast<const S*>(weight.zeros) + first, blocks},
-                                a, count, out, stride);
-      }
-    });
-  }
-  const int64_t group_blocks = weight.group_size / kInt4Block;
-  spread_groups(weight.scale_dtype, weight.scales, first, rows * weight.groups, group_blocks, scales);
-  spread_groups(weight.scale_dtype, weight.zeros, first, rows * weight.groups, group_blocks, zeros);
-  dot_digit_rows<rows, float>({codes, weight.stride, scales, zeros, blocks}, a, count, out, stride);
-}
-
 #endif  // __AVX2__
 
 }  // namespace fusewheel::FUSEWHEEL_ISA

@@ -73,8 +73,10 @@ FUSEWHEEL_INLINE void digit_row(const LinearWeight& weight, int64_t begin, int64
     return;
   }
   by_streams<kDigitStreams>(count, false, [&](auto together, int64_t row) {
-    dot_digits<decltype(together)::value>(weight, begin + row, a, in_turn, memory.scales,
-                                          memory.zeros, out + row);
+    constexpr int rows = decltype(together)::value;
+    with_code_rows<rows>(weight, begin + row, memory.scales, memory.zeros, [&](const auto& codes) {
+      dot_digits<rows>(codes, a, in_turn, out + row);
+    });
   });
 }
 
@@ -133,8 +135,9 @@ FUSEWHEEL_INLINE void digit_rows(const MatmulArgs& args, int64_t begin, int64_t 
                                  const OneRow& one, float* out, int64_t stride) {
   by_streams(count, false, [&](auto together, int64_t row) {
     constexpr int rows = decltype(together)::value;
-    dot_digit_rows<rows>(args.weight, begin + row, one.digits, args.m, one.scales, one.zeros,
-                         out + row, stride);
+    with_code_rows<rows>(args.weight, begin + row, one.scales, one.zeros, [&](const auto& codes) {
+      dot_digit_rows<rows>(codes, one.digits, args.m, out + row, stride);
+    });
   });
 }
 #else
