@@ -78,9 +78,13 @@ def test_dtypes_mix(given, stored, dynamic):
         )
 
 
-# One row, very few, packed codes, whole tiles and parts of them; columns in pieces.
+# One row, very few, packed codes, whole tiles and parts of them; columns in pieces, rests of one
+# vector of codes and of more; rows of the weight that are read in turn, and side by side.
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 8, 9, 13, 16, 47])
-@pytest.mark.parametrize(("columns", "group_size"), [(32, 32), (416, 32), (768, 128), (1088, 64)])
+@pytest.mark.parametrize(
+    ("columns", "group_size"),
+    [(32, 32), (416, 32), (544, 32), (576, 64), (768, 128), (1088, 64), (3296, 32)],
+)
 def test_integer_products_are_exact(rows, columns, group_size):
     """Activations that are whole steps, scales and zeros of few bits leave nothing to round."""
     generator = torch.Generator().manual_seed(6)
@@ -102,7 +106,7 @@ def test_integer_products_are_exact(rows, columns, group_size):
     emulated(), reason="CUDA adds up even and odd rows of the weight in different orders"
 )
 @pytest.mark.parametrize("stored", [torch.float16, torch.float32])
-@pytest.mark.parametrize("columns", [96, 256, 1088])
+@pytest.mark.parametrize("columns", [96, 256, 576, 1088])
 def test_a_row_of_the_weight_has_its_bits_whichever_come_with_it(columns, stored):
     x = Make(seed=11)(1, columns)
     given = weight(301, columns, 32, stored)

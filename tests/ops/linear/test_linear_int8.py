@@ -41,11 +41,21 @@ def test_dtypes_mix(given, stored, dynamic):
         )
 
 
-# Rows that are not packed; whole tiles and parts of them; groups in pieces; parts of vectors.
-@pytest.mark.parametrize("rows", [1, 2, 3, 8, 9, 13, 47, 100])
+# Rows that are not packed, codes that they read in pieces; whole tiles and parts of them; groups in
+# pieces; parts of vectors.
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 8, 9, 13, 47, 100])
 @pytest.mark.parametrize(
     ("columns", "groups"),
-    [(512, ()), (512, (4,)), (512, (16,)), (2600, ()), (37, ()), (768, (8,)), (1152, (4,))],
+    [
+        (512, ()),
+        (512, (4,)),
+        (512, (16,)),
+        (2600, ()),
+        (5000, ()),
+        (37, ()),
+        (768, (8,)),
+        (1152, (4,)),
+    ],
 )
 def test_integer_products_are_exact(rows: int, columns: int, groups: tuple[int, ...]):
     """Activations that are whole steps and scales that are powers of two leave nothing to round."""
