@@ -6,11 +6,11 @@
 
 #include "simd/stream.h"
 #include "bfloat16.h"
+#include "few_rows.h"
 #include "int8.h"
 #include "integer_amx.h"
 #include "next_rows.h"
 #include "panel.h"
-#include "rows.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 namespace {

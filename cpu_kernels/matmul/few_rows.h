@@ -1,0 +1,156 @@
+// Few rows of a: in which order a thread reads its rows of the weight.
+#pragma once
+
+#include "rows.h"
+
+namespace fusewheel::FUSEWHEEL_ISA {
+
+// As many columns of y from `begin` as can be computed from rows of the weight that lie far apart; returns
+// the first that is left.
+template <typename Finish>
+FUSEWHEEL_INLINE int64_t far_columns(const MatmulArgs& args, int64_t begin, int64_t end,
+                                     const OneRow& one, Finish finish) {
+  // What is left is whole streams, so that no row of the weight is read by itself for it.
+  const int64_t apart = (end - begin) / (kFarStreams * kStreams) * kStreams;
+  for (int64_t first = 0; first < apart; first += kUnit) {
+    const int64_t columns = apart - first < kUnit ? apart - first : kUnit;
+    float sums[kFarStreams][kUnit];
+    for (int64_t j = 0; j < columns; ++j) {
+      float out[kFarStreams];
+      far_rows(args, begin + first + j, apart, one, out);
+      for (int i = 0; i < kFarStreams; ++i) {
+        sums[i][j] = out[i];
+      }
+    }
+    for (int i = 0; i < kFarStreams; ++i) {
+      finish(sums[i], begin + i * apart + first, columns);
+    }
+  }
+  return begin + kFarStreams * apart;
+}
+
+// Whether a few rows of a meet rows of the weight that lie far apart. On a Zen 4 neighbouring rows waited for
+// memory: 4 x 2048 x 2048 in float32 took 1.25 times as long with two threads, two rows 1.4 times.
+FUSEWHEEL_INLINE bool reads_far_rows(const LinearWeight& weight) {
+  const bool is_float32 = weight.kind == WeightKind::kFloating && weight.dtype == Dtype::kFloat32;
+  return kBytes >= 32 && choices().far_rows && (is_float32 || (kBytes == 64 && choices().far_halves));
+}
+
+// Lane sums of all rows of a with one row of the weight of each stream: out[stream * rows + row].
+template <typename W>
+FUSEWHEEL_INLINE void far_lane_sums(const MatmulArgs& args, int64_t begin, int64_t apart, Vec<float>* memory,
+                                    float* out) {
+  const LinearWeight& weight = args.weight;
+  const float* a = static_cast<const float*>(args.a);
+  const W* w = static_cast<const W*>(weight.data) + begin * weight.stride;
+  for (int64_t k = 0; k < args.k; k += kFewDepth) {
+    const int64_t count = args.k - k < kFewDepth ? args.k - k : kFewDepth;
+    dot_rows<kDotColumns>(From::kCache, args.m, a + k, args.a_stride, w + k, apart * weight.stride, count,
+                          memory, k == 0);
+  }
+  constexpr int lanes = kLanes<float>;
+  Vec<float> sums[(kFewRows * kDotColumns + lanes - 1) / lanes * lanes] = {};
+  for (int i = 0; i < kDotColumns; ++i) {
+    float scale = 1;
+    if (weight.kind == WeightKind::kInt8) {
+      widen_all(weight.scale_dtype, weight.scales, begin + i * apart, 1, &scale);
+    }
+    for (int64_t row = 0; row < args.m; ++row) {
+      sums[i * args.m + row] = memory[row * kUnit + i] * scale;
+    }
+  }
+  for (int64_t i = 0; i < kDotColumns * args.m; i += lanes) {
+    store(out + i, sums_of<float>(sums + i));
+  }
+}
+
+// As many columns of y as far_columns computes, for a few rows of a.
+template <typename W, typename Finish>
+FUSEWHEEL_INLINE int64_t far_few_columns(const MatmulArgs& args, int64_t begin, int64_t end,
+                                         Vec<float>* memory, Finish finish) {
+  const int64_t apart = (end - begin) / kDotColumns;
+  for (int64_t first = 0; first < apart; first += kUnit) {
+    const int64_t columns = apart - first < kUnit ? apart - first : kUnit;
+    float sums[kDotColumns][kFewRows][kUnit];
+    for (int64_t j = 0; j < columns; ++j) {
+      float out[kFewRows * kDotColumns + kLanes<float>];
+      far_lane_sums<W>(args, begin + first + j, apart, memory, out);
+      for (int i = 0; i < kDotColumns; ++i) {
+        for (int64_t row = 0; row < args.m; ++row) {
+          sums[i][row][j] = out[i * args.m + row];
+        }
+      }
+    }
+    for (int i = 0; i < kDotColumns; ++i) {
+      finish(&sums[i][0][0], begin + i * apart + first, columns);
+    }
+  }
+  return begin + kDotColumns * apart;
+}
+
+template <typename Finish>
+FUSEWHEEL_INLINE int64_t far_few_columns(const MatmulArgs& args, int64_t begin, int64_t end,
+                                         Vec<float>* memory, Finish finish) {
+  if (args.weight.kind == WeightKind::kInt8) {
+    return far_few_columns<int8_t>(args, begin, end, memory, finish);
+  }
+  for_dtype(args.weight.dtype, [&](auto zero) {
+    using W = decltype(zero);
+    if constexpr (sizeof(Accumulate<W>) == sizeof(float)) {
+      begin = far_few_columns<W>(args, begin, end, memory, finish);
+    }
+  });
+  return begin;
+}
+
+// Columns [begin, end) of y, a unit at a time; finish(sums, column, columns) rounds and stores.
+template <typename Finish>
+FUSEWHEEL_INLINE void few_rows(const MatmulArgs& args, int64_t begin, int64_t end, float* memory,
+                               Finish finish) {
+  Vec<float>* lane_sums = reinterpret_cast<Vec<float>*>(memory);
+  float* decoded = memory + kLaneSums;
+  OneRow one_row_memory = {};
+  const bool several = has_digit_rows(args);
+  bool exact = has_exact_rows(args);
+  one_row_scratch(args.weight, several || exact ? args.m : 1, decoded + kDecoded, one_row_memory);
+  const bool one = args.m == 1 && prepare_one_row(args, one_row_memory);
+  exact = exact && prepare_exact_rows(args, one_row_memory);
+  if (several) {
+    prepare_digit_rows(args, one_row_memory);
+  }
+  const bool in_place = is_in_place(args);
+  const bool scales_sums = args.weight.kind != WeightKind::kFloating &&
+                           (one || exact || several || in_place);
+  const auto settle = [&](float* sums, int64_t column, int64_t columns) {
+    if (scales_sums && !all_finite(sums, args.m, columns, kUnit)) {
+      multiply_again(args, 0, args.m, column, columns, sums, kUnit);
+    }
+    finish(sums, column, columns);
+  };
+  if (one && reads_far_rows(args.weight, one_row_memory)) {
+    begin = far_columns(args, begin, end, one_row_memory, settle);
+  } else if (!one && !exact && !several && in_place && reads_far_rows(args.weight)) {
+    begin = far_few_columns(args, begin, end, lane_sums, settle);
+  }
+  for (int64_t column = begin; column < end; column += kUnit) {
+    const int64_t columns = end - column < kUnit ? end - column : kUnit;
+    float sums[kFewRows][kUnit];
+    if (one) {
+      one_row(args, column, columns, one_row_memory, sums[0]);
+    } else if (exact) {
+      exact_rows(args, column, columns, one_row_memory, sums[0], kUnit);
+    } else if (several) {
+      digit_rows(args, column, columns, one_row_memory, sums[0], kUnit);
+    } else {
+      few_sums(args, in_place, column, columns, decoded, lane_sums);
+      for (int64_t row = 0; row < args.m; ++row) {
+        for (int64_t j = 0; j < columns; j += kLanes<float>) {
+          store(sums[row] + j, sums_of<float>(lane_sums + row * kUnit + j));
+        }
+      }
+    }
+    settle(&sums[0][0], column, columns);
+  }
+}
+
+}  // namespace fusewheel::FUSEWHEEL_ISA
