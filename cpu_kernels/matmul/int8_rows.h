@@ -1,4 +1,4 @@
-// One row of rounded activations, or two: dot products along the rows of 8-bit codes, which are not packed.
+// One to four rows of rounded activations: dot products along the rows of 8-bit codes, which are not packed.
 #pragma once
 
 #include "int8_pack.h"
@@ -11,10 +11,9 @@ namespace fusewheel::FUSEWHEEL_ISA {
 // pays from three rows on: their products would wait for memory.
 constexpr int kFewByteRows = 2;
 constexpr int64_t kFewestCodes = 256;
-// The same where rows of the weight are read one after another, if rows of a have no more bytes than these
-// in all: with more, the first-level cache has no room for the weight. Each pair of rows reads so many
-// codes, those after the first pair from that cache. On a Zen 4, where all rows at once, packed or not,
-// waited for memory, four rows take no longer than one.
+// Where rows of the weight are read one after another, up to kTurnByteRows rows of a count as few, if they have
+// no more than kTurnBytes bytes in all: the first-level cache then has room for the weight. Pairs of rows of a
+// take kTurnCodes codes in turn, and only the first pair reads them from memory.
 constexpr int kTurnByteRows = 4;
 constexpr int64_t kTurnBytes = 16384;
 constexpr int64_t kTurnCodes = 2048;
