@@ -104,9 +104,10 @@ FUZZ = {
 
 
 @pytest.mark.skipif(emulated(), reason="it is about the threads of the CPU kernels")
+@pytest.mark.parametrize("rows", [1, 2, 4, 9])
 @pytest.mark.parametrize("outputs", [129, 300, 1027])
-def test_one_row_has_the_same_bits_for_any_number_of_threads(outputs, dtype):
-    x, weight = torch.randn(1, 507, dtype=dtype), torch.randn(outputs, 507, dtype=dtype)
+def test_few_rows_have_the_same_bits_for_any_number_of_threads(outputs, rows, dtype):
+    x, weight = torch.randn(rows, 607, dtype=dtype), torch.randn(outputs, 607, dtype=dtype)
     threads = torch.get_num_threads()
     try:
         found = []
