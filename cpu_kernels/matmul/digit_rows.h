@@ -31,7 +31,7 @@ __attribute__((noinline)) void dot_digit_rows(const CodeRows<S>& weight, const D
                                  of_a.steps * by_pieces(scale);
     }
   };
-  if (in_turn) {
+  if (in_turn || rows == 1) {
     for (int r = 0; r < rows; ++r) {
       const CodeRows<S> row = row_of(weight, r);
       Vec<float> sums[count] = {};
