@@ -29,13 +29,6 @@ FUSEWHEEL_INLINE int64_t far_columns(const MatmulArgs& args, int64_t begin, int6
   return begin + kFarStreams * apart;
 }
 
-// Whether a few rows of a meet rows of the weight that lie far apart. On a Zen 4 neighbouring rows waited for
-// memory: 4 x 2048 x 2048 in float32 took 1.25 times as long with two threads, two rows 1.4 times.
-FUSEWHEEL_INLINE bool reads_far_rows(const LinearWeight& weight) {
-  const bool is_float32 = weight.kind == WeightKind::kFloating && weight.dtype == Dtype::kFloat32;
-  return kBytes >= 32 && choices().far_rows && (is_float32 || (kBytes == 64 && choices().far_halves));
-}
-
 // Lane sums of all rows of a with one row of the weight of each stream: out[stream * rows + row].
 template <typename W>
 FUSEWHEEL_INLINE void far_lane_sums(const MatmulArgs& args, int64_t begin, int64_t apart, Vec<float>* memory,
@@ -49,7 +42,7 @@ FUSEWHEEL_INLINE void far_lane_sums(const MatmulArgs& args, int64_t begin, int64
                           memory, k == 0);
   }
   constexpr int lanes = kLanes<float>;
-  Vec<float> sums[(kFewRows * kDotColumns + lanes - 1) / lanes * lanes] = {};
+  Vec<float> sums[(kFewRows * kDotColumns + lanes - 1) / lanes * lanes];
   for (int i = 0; i < kDotColumns; ++i) {
     float scale = 1;
     if (weight.kind == WeightKind::kInt8) {
@@ -59,7 +52,11 @@ FUSEWHEEL_INLINE void far_lane_sums(const MatmulArgs& args, int64_t begin, int64
       sums[i * args.m + row] = memory[row * kUnit + i] * scale;
     }
   }
-  for (int64_t i = 0; i < kDotColumns * args.m; i += lanes) {
+  const int64_t live = kDotColumns * args.m;
+  for (int64_t i = live; i % lanes != 0; ++i) {
+    sums[i] = Vec<float>{};
+  }
+  for (int64_t i = 0; i < live; i += lanes) {
     store(out + i, sums_of<float>(sums + i));
   }
 }
@@ -129,7 +126,7 @@ FUSEWHEEL_INLINE void few_rows(const MatmulArgs& args, int64_t begin, int64_t en
   };
   if (one && reads_far_rows(args.weight, one_row_memory)) {
     begin = far_columns(args, begin, end, one_row_memory, settle);
-  } else if (!one && !exact && !several && in_place && reads_far_rows(args.weight)) {
+  } else if (!one && !exact && !several && in_place && far_rows_pay(args.weight)) {
     begin = far_few_columns(args, begin, end, lane_sums, settle);
   }
   for (int64_t column = begin; column < end; column += kUnit) {

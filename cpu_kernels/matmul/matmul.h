@@ -4,7 +4,7 @@
 //
 //   the rows of a, widened or rounded                           activations.h
 //   one row of a    the weight streams past it                  one_row.h: streams.h, digits.h
-//   2 to 12, rounded likewise, 4-bit codes                      one_row.h: digit_rows.h
+//   2 to 11, rounded likewise, 4-bit codes                      one_row.h: digit_rows.h
 //   few             dot products along the rows of the weight   rows.h
 //   many            packed panels and a register tile           panel.h, tile.h, next_rows.h
 //   many, bfloat16  likewise, by AMX or AVX512_BF16             bfloat16.h, bfloat16_tile.h, block_bfloat16.h
@@ -22,9 +22,9 @@ namespace fusewheel {
 // A task is this many columns of y: a whole number of panels and of vectors.
 constexpr int64_t kUnit = 32;
 // Rows of rounded activations for which a 4-bit code is taken apart once, where it streams past them;
-// and how many of them do, at most.
+// and how many of them do, at most: for more it pays to pack the codes.
 constexpr int64_t kDigitRows = 4;
-constexpr int64_t kMostDigitRows = 12;
+constexpr int64_t kMostDigitRows = 11;
 
 // With fewer rows products of bfloat16 are not worth the packing: of a weight that is rounded first, and of
 // one in bfloat16.

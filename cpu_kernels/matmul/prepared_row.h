@@ -144,6 +144,7 @@ FUSEWHEEL_INLINE void prepare_digit_rows(const MatmulArgs& args, OneRow& one) {
     one.digits[row].planes = 1;
     to_digits(static_cast<const float*>(args.a) + row * args.a_stride,
               args.weight.columns / kInt4Block, one.digits[row]);
+    turn_digits(one.digits[row], args.weight.columns / kInt4Block);
   }
 }
 #else

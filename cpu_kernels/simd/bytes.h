@@ -9,6 +9,7 @@ namespace fusewheel::FUSEWHEEL_ISA {
 
 typedef int8_t Bytes __attribute__((vector_size(kBytes)));
 typedef int16_t Shorts __attribute__((vector_size(kBytes)));
+typedef int64_t Longs __attribute__((vector_size(kBytes)));
 
 FUSEWHEEL_INLINE Bytes load_bytes(const void* from) {
   Bytes bytes;
@@ -80,6 +81,10 @@ FUSEWHEEL_INLINE void add_word_products(Integers& sums, Integers first, Integers
 #endif
 }
 
+// Loads of bytes that several products use happen once: the compiler would rather load them again than keep
+// them in a register.
+FUSEWHEEL_INLINE void keep_loaded(Bytes& bytes) { asm("" : "+v"(bytes)); }
+
 // Sums of integers stay in the order in which they are written: the compiler's own, a tree, keeps
 // more products waiting than there are registers.
 FUSEWHEEL_INLINE void keep_order(Shorts& sum) { asm("" : "+v"(sum)); }
@@ -98,27 +103,39 @@ FUSEWHEEL_INLINE Integers add_pairs(Shorts value, int16_t factor = 1) {
   return multiply_words(value, factor - Shorts{});
 }
 
+// Takes lanes of two vectors in turn: those of the lower half of each 16 bytes, or of the upper half. One
+// instruction for lanes of 4 or 8 bytes.
+template <typename Lanes, bool upper, typename V>
+FUSEWHEEL_INLINE V interleave(V a, V b) {
+  constexpr int lanes = sizeof(Lanes) / sizeof(Lanes{}[0]);
+  constexpr int piece = 16 / sizeof(Lanes{}[0]);
+  Lanes order;
+  for (int i = 0; i < lanes; ++i) {
+    order[i] = i / piece * piece + i % piece / 2 + (upper ? piece / 2 : 0) + i % 2 * lanes;
+  }
+  return bit_cast<V>(shuffle(bit_cast<Lanes>(a), bit_cast<Lanes>(b), order));
+}
+
 // Of four vectors the sums of each 16 bytes, as far as two (Shorts) or one (Integers) in each 4 bytes:
 // those of vector v lie in every fourth 4 bytes from v on.
 template <typename V>
 FUSEWHEEL_INLINE V fold_pieces(V a, V b, V c, V d) {
-  constexpr int lanes = kLanes<float>;
-  Integers low;
-  Integers high;
-  Integers low_pair;
-  Integers high_pair;
-  for (int i = 0; i < lanes; ++i) {
-    low[i] = (i & ~3) + (i & 2) / 2 + (i & 1) * lanes;
-    high[i] = low[i] + 2;
-    low_pair[i] = (i & ~3) + (i & 1) + (i & 2) / 2 * lanes;
-    high_pair[i] = low_pair[i] + 2;
-  }
-  const auto add = [](V x, V y, Integers first, Integers second) {
-    const Integers one = bit_cast<Integers>(x);
-    const Integers other = bit_cast<Integers>(y);
-    return bit_cast<V>(shuffle(one, other, first)) + bit_cast<V>(shuffle(one, other, second));
-  };
-  return add(add(a, b, low, high), add(c, d, low, high), low_pair, high_pair);
+  const V first = interleave<Integers, false>(a, b) + interleave<Integers, true>(a, b);
+  const V second = interleave<Integers, false>(c, d) + interleave<Integers, true>(c, d);
+  return interleave<Longs, false>(first, second) + interleave<Longs, true>(first, second);
+}
+
+// Of each 16 bytes, the fourth i of vector v becomes the fourth v of vector i.
+template <typename V>
+FUSEWHEEL_INLINE void turn_pieces(V* vectors) {
+  const V first = interleave<Integers, false>(vectors[0], vectors[1]);
+  const V second = interleave<Integers, true>(vectors[0], vectors[1]);
+  const V third = interleave<Integers, false>(vectors[2], vectors[3]);
+  const V fourth = interleave<Integers, true>(vectors[2], vectors[3]);
+  vectors[0] = interleave<Longs, false>(first, third);
+  vectors[1] = interleave<Longs, true>(first, third);
+  vectors[2] = interleave<Longs, false>(second, fourth);
+  vectors[3] = interleave<Longs, true>(second, fourth);
 }
 
 // The same of one vector, whose sums lie in all of every four.
