@@ -1,4 +1,4 @@
-// Linear layers of one row, as a token of a text has them: several of the same input at once, and
+// Linear layers of few rows, as a token of each of some texts has them: several of the same input at once, and
 // without a tensor for each argument where their values are as most models have them.
 
 #include <algorithm>
@@ -55,7 +55,7 @@ bool describe_layer(const Program& program, const std::vector<int64_t>& numbers,
     return false;
   }
   const Layout codes = layout(value(1));
-  layer = {{}, value(0), value(1), kUnused, kUnused, kUnused, step.results[0], false};
+  layer = {{}, 0, 0, value(0), value(1), kUnused, kUnused, kUnused, step.results[0], false};
   LinearWeight& weight = layer.weight;
   weight.kind = step.kind;
   size_t next = 2;
@@ -108,12 +108,12 @@ bool describe_layer(const Program& program, const std::vector<int64_t>& numbers,
   const int32_t number = aoti_torch_dtype_float32();
   const Layout x = layout(layer.x);
   const Layout y = layout(layer.y);
-  if (dtype(0) != number || x.rank == 0 || x.numel != weight.columns ||
-      x.sizes[x.rank - 1] != weight.columns || x.strides[x.rank - 1] != 1 ||
-      program.values[layer.y].dtype != number || y.rank != x.rank || y.numel != weight.rows ||
-      y.sizes[y.rank - 1] != weight.rows || !y.is_contiguous()) {
+  if (dtype(0) != number || x.last_size() != weight.columns || !find_stride(x, layer.stride) ||
+      program.values[layer.y].dtype != number || y.rank != x.rank || y.last_size() != weight.rows ||
+      !std::equal(x.sizes, x.sizes + x.rank - 1, y.sizes) || !y.is_contiguous()) {
     return false;
   }
+  layer.rows = x.numel / weight.columns;
   if (given[next].letter != '-') {
     layer.bias = value(next);
     const Layout bias = layout(layer.bias);
@@ -173,14 +173,14 @@ bool Call::begin(const Step& step, WaitingProducts& products) {
     return false;
   }
   LinearWeight& weight = layer.weight;
-  if (!WaitingProducts::can_add(weight, layer.dynamic)) {
+  if (!WaitingProducts::can_add(weight, layer.rows, layer.dynamic)) {
     return false;
   }
   const LayerMemory memory = known ? layers_[step.layer] : memory_of(layer);
   weight.data = memory.codes;
   weight.scales = memory.scales;
   weight.zeros = memory.zeros;
-  products.add(static_cast<const float*>(data_of(layer.x)), weight,
+  products.add(static_cast<const float*>(data_of(layer.x)), layer.rows, layer.stride, weight,
                static_cast<const float*>(memory.bias),
                static_cast<float*>(memory_for(layer.y)), layer.dynamic);
   return true;

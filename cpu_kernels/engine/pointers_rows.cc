@@ -21,28 +21,6 @@ constexpr int64_t kLine = 64;
 
 int64_t whole_lines(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
-// The step between rows of contiguous elements; false where there is no such step, or no element.
-bool find_stride(const Layout& x, int64_t& stride) {
-  const int64_t size = x.last_size();
-  if (x.rank == 0 || x.numel == 0 || (size > 1 && x.strides[x.rank - 1] != 1)) {
-    return false;
-  }
-  stride = size;
-  int64_t expected = -1;  // the stride that would continue the rows so far
-  for (int64_t i = x.rank - 1; i-- > 0;) {
-    if (x.sizes[i] == 1) {
-      continue;
-    }
-    if (expected < 0) {
-      stride = x.strides[i];
-    } else if (x.strides[i] != expected) {
-      return false;
-    }
-    expected = x.strides[i] * x.sizes[i];
-  }
-  return true;
-}
-
 // A norm of rows, or of sums of rows. Its results are y, the sum if there is one, and statistics.
 class Norm {
  public:

@@ -73,10 +73,12 @@ struct Step;
 // says what is wrong; nothing has happened then.
 using PointerStep = bool (*)(Call& call, const Step& step);
 
-// A linear layer of one row of which all but the memory is known. What it needs lies side by side, because
+// A linear layer of few rows of which all but the memory is known. What it needs lies side by side, because
 // the weights of a model have driven everything out of the processor's caches when they have been read.
 struct Layer {
   LinearWeight weight;  // without its memory
+  int64_t rows;
+  int64_t stride;  // of the rows of x
   uint32_t x;           // values; kUnused for none
   uint32_t codes;
   uint32_t scales;
@@ -124,7 +126,7 @@ struct Program {
 // How a value lies in memory, with these values of the program's numbers.
 Layout layout_of(const Program& program, const std::vector<int64_t>& numbers, uint32_t value);
 
-// Whether a step is a linear layer of one row that can be called with pointers, and which.
+// Whether a step is a linear layer of few rows that can be called with pointers, and which.
 bool describe_layer(const Program& program, const std::vector<int64_t>& numbers, const Step& step,
                     Layer& layer);
 

@@ -36,6 +36,11 @@ int64_t grain_of(int64_t work) { return 4 * kGrain / std::max<int64_t>(work, 1) 
 // the codes was faster from 8 rows on at level v3 without VNNI, and from 13 rows on at level v4; AMX takes 12.
 int64_t most_digit_rows() { return choices().vnni ? kMostDigitRows : 7; }
 
+// Whether each thread rounds the rows for itself, which takes no memory.
+bool is_rounded_by_threads(const LinearWeight& weight, int64_t rows) {
+  return weight.kind == WeightKind::kInt4 && rows <= most_digit_rows();
+}
+
 bool is_wide(const Tensor& y) { return y.scalar_type() == ScalarType::Double; }
 
 void run(MatmulArgs args) {
@@ -51,6 +56,21 @@ void run(MatmulArgs args) {
 }
 
 thread_local WaitingProducts* waiting = nullptr;
+
+bool are_few(int64_t rows) { return rows > 0 && rows <= kMostWaitingRows; }
+
+// Whether two layers, in results of the same dtype, widen or round the same rows to the same numbers.
+bool is_prepared_alike(const Linear& one, const Linear& other) {
+  const RowMatrix& x = one.x;
+  const RowMatrix& rows = other.x;
+  const LinearWeight& weight = one.weight.weight;
+  const LinearWeight& next = other.weight.weight;
+  return x.tensor.const_data_ptr() == rows.tensor.const_data_ptr() &&
+         x.tensor.scalar_type() == rows.tensor.scalar_type() && x.count == rows.count &&
+         x.size == rows.size && x.stride == rows.stride && one.y.scalar_type() == other.y.scalar_type() &&
+         weight.kind == next.kind && weight.dtype == next.dtype && weight.group_size == next.group_size &&
+         weight.groups == next.groups;
+}
 
 }  // namespace
 
@@ -78,22 +98,31 @@ PreparedProduct::PreparedProduct(const RowMatrix& x, const LinearWeight& weight,
   if (!integers && !bfloat16) {
     a_ = spread(a_, weight.rows);
   }
-  if (bias.has_value()) {
-    bias_ = widen({*bias, 1, weight.rows, weight.rows}, is_wide(y));
-  }
   args = {a_.tensor.const_data_ptr(), a_.stride, x.count, weight.rows, weight.columns, weight, false,
-          bias_.has_value() ? bias_->tensor.const_data_ptr() : nullptr, y.mutable_data_ptr(),
-          dtype_of(y), integers, {}, false, bfloat16};
-  // Few rows for 4-bit codes are rounded by each thread.
-  const int64_t few = weight.kind == WeightKind::kInt4 ? most_digit_rows() : 0;
-  if (integers && x.count > few) {
-    rounded_ = std::make_unique<RoundedMatrix>(a_, weight);
+          bias_of(bias, y, weight.rows), y.mutable_data_ptr(), dtype_of(y), integers, {}, false,
+          bfloat16};
+  if (integers && !is_rounded_by_threads(weight, x.count)) {
+    rounded_ = std::make_shared<const RoundedMatrix>(a_, weight);
     args.rounded = rounded_->rows();
   }
 }
 
-PreparedProduct::~PreparedProduct() = default;
-PreparedProduct::PreparedProduct(PreparedProduct&&) noexcept = default;
+PreparedProduct::PreparedProduct(const PreparedProduct& other, const LinearWeight& weight,
+                                 const std::optional<Tensor>& bias, const Tensor& y)
+    : args(other.args), a_(other.a_), rounded_(other.rounded_) {
+  args.n = weight.rows;
+  args.weight = weight;
+  args.bias = bias_of(bias, y, weight.rows);
+  args.y = y.mutable_data_ptr();
+}
+
+const void* PreparedProduct::bias_of(const std::optional<Tensor>& bias, const Tensor& y, int64_t size) {
+  if (!bias.has_value()) {
+    return nullptr;
+  }
+  bias_ = widen({*bias, 1, size, size}, is_wide(y));
+  return bias_->tensor.const_data_ptr();
+}
 
 void matmul(const RowMatrix& x, const LinearWeight& weight, const std::optional<Tensor>& bias,
             Tensor& y, int64_t group_size) {
@@ -108,25 +137,34 @@ void WaitingProducts::wait(const MatmulArgs& args) {
   products_.push_back({args, FUSEWHEEL_SELECT(matmul_plan)(args)});
 }
 
+PreparedProduct WaitingProducts::prepare(const Linear& call, int64_t group_size) const {
+  const LinearWeight& weight = call.weight.weight;
+  for (const Owner& owner : owners_) {
+    if (owner.group_size == group_size && is_prepared_alike(owner.call, call)) {
+      return {owner.prepared, weight, call.bias, call.y};
+    }
+  }
+  return {call.x, weight, call.bias, call.y, group_size};
+}
+
 bool WaitingProducts::take(const Linear& call, int64_t group_size) {
-  if (waiting == nullptr || call.x.count != 1 || call.weight.weight.rows == 0) {
+  if (waiting == nullptr || !are_few(call.x.count) || call.weight.weight.rows == 0) {
     return false;
   }
-  PreparedProduct prepared(call.x, call.weight.weight, call.bias, call.y, group_size);
+  PreparedProduct prepared = waiting->prepare(call, group_size);
   waiting->wait(prepared.args);
-  waiting->owners_.push_back({call, std::move(prepared)});
+  waiting->owners_.push_back({call, group_size, std::move(prepared)});
   return true;
 }
 
-bool WaitingProducts::can_add(const LinearWeight& weight, bool dynamic) {
-  return !dynamic || (weight.kind == WeightKind::kInt4 &&
-                      FUSEWHEEL_SELECT(has_integer_products)(weight, 1));
+bool WaitingProducts::can_add(const LinearWeight& weight, int64_t rows, bool dynamic) {
+  return are_few(rows) && (!dynamic || (is_rounded_by_threads(weight, rows) &&
+                                        FUSEWHEEL_SELECT(has_integer_products)(weight, rows)));
 }
 
-void WaitingProducts::add(const float* x, const LinearWeight& weight, const float* bias, float* y,
-                          bool dynamic) {
-  wait({x, weight.columns, 1, weight.rows, weight.columns, weight, false, bias, y, Dtype::kFloat32,
-        dynamic, {}});
+void WaitingProducts::add(const float* x, int64_t rows, int64_t stride, const LinearWeight& weight,
+                          const float* bias, float* y, bool dynamic) {
+  wait({x, stride, rows, weight.rows, weight.columns, weight, false, bias, y, Dtype::kFloat32, dynamic, {}});
   borrows_ = true;
 }
 
@@ -136,7 +174,7 @@ void WaitingProducts::run() {
   int64_t scratch = 0;
   for (const auto& [args, plan] : products_) {
     tasks += plan.tasks;
-    work += args.n * args.k;
+    work += args.n * args.m * args.k;
     scratch = std::max(scratch, plan.scratch_bytes);
   }
   const auto compute = FUSEWHEEL_SELECT(matmul_tasks);

@@ -25,18 +25,24 @@ class PreparedProduct {
  public:
   PreparedProduct(const RowMatrix& x, const LinearWeight& weight, const std::optional<Tensor>& bias,
                   const Tensor& y, int64_t group_size);
-  ~PreparedProduct();
-  PreparedProduct(PreparedProduct&&) noexcept;
+  // Of the rows of another product, which are prepared alike for this weight.
+  PreparedProduct(const PreparedProduct& other, const LinearWeight& weight,
+                  const std::optional<Tensor>& bias, const Tensor& y);
 
   MatmulArgs args;
 
  private:
+  const void* bias_of(const std::optional<Tensor>& bias, const Tensor& y, int64_t size);
+
   RowMatrix a_;
   std::optional<RowMatrix> bias_;
-  std::unique_ptr<RoundedMatrix> rounded_;
+  std::shared_ptr<const RoundedMatrix> rounded_;
 };
 
-// Products of one row of x each. While one of these lives, the linear layers that its thread calls
+// Products of so many rows of x at most wait for others: larger ones keep all threads busy by themselves.
+constexpr int64_t kMostWaitingRows = 16;
+
+// Products of few rows of x each. While one of these lives, the linear layers that its thread calls
 // wait in it, until `run` computes all of them and wakes the threads once.
 class WaitingProducts {
  public:
@@ -48,12 +54,13 @@ class WaitingProducts {
   // False if the products of this call cannot wait. Keeps the tensors of the call.
   static bool take(const Linear& call, int64_t group_size);
 
-  // Of a float32 row, without a tensor: what is pointed to must live until `run`. The bias, float32
-  // too, may be null. `dynamic` rounds x to int8.
-  void add(const float* x, const LinearWeight& weight, const float* bias, float* y, bool dynamic);
+  // Of float32 rows that lie `stride` apart, without a tensor: what is pointed to must live until `run`.
+  // The bias, float32 too, may be null. `dynamic` rounds x to int8.
+  void add(const float* x, int64_t rows, int64_t stride, const LinearWeight& weight, const float* bias,
+           float* y, bool dynamic);
 
-  // Whether that is possible: to round x may take memory.
-  static bool can_add(const LinearWeight& weight, bool dynamic);
+  // Whether that is possible: there may be too many rows, and to round x may take memory.
+  static bool can_add(const LinearWeight& weight, int64_t rows, bool dynamic);
 
   // Whether there are products by `add`.
   bool borrows() const { return borrows_; }
@@ -68,10 +75,12 @@ class WaitingProducts {
   // The tensors of a product.
   struct Owner {
     Linear call;
+    int64_t group_size;
     PreparedProduct prepared;
   };
 
   void wait(const MatmulArgs& args);
+  PreparedProduct prepare(const Linear& call, int64_t group_size) const;
 
   std::vector<Product> products_;
   std::vector<Owner> owners_;

@@ -54,6 +54,7 @@ LAYERS: dict[str, tuple[Any, list[list[Any]]]] = {
     "copied": (ops.linear.default, [[weight(SIZE, n).t(), None] for n in (64, 32, 8)]),
     "some copied": (ops.linear.default, [[weight(9), None], [weight(SIZE, 8).t(), None]] * 2),
     "int8": (ops.linear_int8.default, [int8(64, False), int8(16, False, 64), int8(30, True)]),
+    "dynamic int8": (ops.linear_int8.default, [int8(n, True) for n in (64, 300, 16)]),
     "int4": (ops.linear_int4.default, [int4(n, False) for n in (64, 16, 300)]),
     "dynamic int4": (ops.linear_int4.default, [int4(n, True) for n in (64, 300, 16)]),
     "Q4_1": (ops.linear_blocks.default, [blocks(n, "Q4_1") for n in (64, 16, 300)]),
@@ -68,15 +69,24 @@ LAYERS: dict[str, tuple[Any, list[list[Any]]]] = {
 }
 
 
+def inputs_of(writer: ProgramWriter, layers: list[list[Any]]) -> list[list[Any]]:
+    """What each layer takes behind x, its tensors as inputs of the program."""
+    return [
+        [writer.input(a.dtype, a.shape, a.stride()) if isinstance(a, Tensor) else a for a in layer]
+        for layer in layers
+    ]
+
+
+def tensors_of(layers: list[list[Any]]) -> list[Tensor]:
+    return [a for layer in layers for a in layer if isinstance(a, Tensor)]
+
+
 def together(operator: Any, layers: list[list[Any]], dtype: torch.dtype) -> Program:
     """The layers of twice the first input, whose number of rows is open; the weights follow it."""
     writer = ProgramWriter()
     count = writer.number("size", 0, 0)
     x = writer.input(dtype, (count, SIZE), (SIZE, 1))
-    values = [
-        [writer.input(a.dtype, a.shape, a.stride()) if isinstance(a, Tensor) else a for a in layer]
-        for layer in layers
-    ]
+    values = inputs_of(writer, layers)
     doubled = writer.result(dtype, (count, SIZE), (SIZE, 1))
     writer.step("engine::add", (x, x), (doubled,))
     results = []
@@ -91,8 +101,8 @@ def together(operator: Any, layers: list[list[Any]], dtype: torch.dtype) -> Prog
 def test_bits(operator: Any, layers: list[list[Any]]) -> None:
     dtype = torch.bfloat16 if layers[0][0].dtype == torch.bfloat16 else torch.float32
     program = together(operator, layers, dtype)
-    weights = [a for layer in layers for a in layer if isinstance(a, Tensor)]
-    for rows in (1, 3, 1, 0):
+    weights = tensors_of(layers)
+    for rows in (1, 3, 4, 5, 16, 17, 1, 0):
         x = torch.randn(rows, SIZE).to(dtype)
         expected = [operator(x + x, *layer) for layer in layers]
         for found, alone in zip(program(x, *weights), expected, strict=True):
@@ -129,17 +139,18 @@ SPOILT = {
 }
 
 
+@pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("name", SPOILT)
-def test_what_a_layer_is_given_may_be_wrong(name: str) -> None:
+def test_what_a_layer_is_given_may_be_wrong(name: str, rows: int) -> None:
     """Then it says so as its operator does; what that takes gives the same bits."""
     operator, sound = getattr(ops, name.split()[0]).default, SPOILT[name]
-    x = torch.randn(1, SIZE)
+    x = torch.randn(rows, SIZE)
     errors = 0
     for i, argument in enumerate(sound):
         for other in spoilt(argument):
             layer = [*sound[:i], other, *sound[i + 1 :]]
             program = together(operator, [sound, layer], torch.float32)
-            weights = [a for a in (*sound, *layer) if isinstance(a, Tensor)]
+            weights = tensors_of([sound, layer])
             try:
                 expected = operator(x + x, *layer)
             except RuntimeError as error:
@@ -149,6 +160,25 @@ def test_what_a_layer_is_given_may_be_wrong(name: str) -> None:
             else:
                 assert torch.equal(program(x, *weights)[1], expected), layer
     assert errors > 10
+
+
+@pytest.mark.parametrize("name", ["linear", "int4", "dynamic int4", "dynamic int8", "Q4_1"])
+def test_rows_that_lie_apart(name: str) -> None:
+    """Each text's last row, as a model takes it for its logits."""
+    operator, layers = LAYERS[name]
+    writer = ProgramWriter()
+    x = writer.input(torch.float32, (4, 3, SIZE), (3 * SIZE, SIZE, 1))
+    values = inputs_of(writer, layers)
+    last = writer.view(x, (4, 1, SIZE), (3 * SIZE, SIZE, 1), 2 * SIZE)
+    results = []
+    for layer, given in zip(layers, values, strict=True):
+        rows = layer[0].shape[0]
+        results.append(writer.result(torch.float32, (4, 1, rows), (rows, rows, 1)))
+        writer.step(operator, (last, *given), (results[-1],))
+    inputs = torch.randn(4, 3, SIZE)
+    found = writer.finish(results)(inputs, *tensors_of(layers))
+    for y, layer in zip(found, layers, strict=True):
+        assert torch.equal(y, operator(inputs[:, -1:], *layer))
 
 
 @pytest.mark.parametrize(
@@ -207,7 +237,7 @@ def test_an_error_names_the_line_of_its_layer() -> None:
     layers = [[weight(8), None], [weight(8), torch.randn(9)], [weight(8), None]]
     operator = ops.linear.default
     program = together(operator, layers, torch.float32)
-    weights = [a for layer in layers for a in layer if isinstance(a, Tensor)]
+    weights = tensors_of(layers)
     x = torch.randn(1, SIZE)
     with pytest.raises(RuntimeError, match=r"(?s)linear: bias must .* from model\.py:2"):
         program(x, *weights)
