@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 _ROOT = Path(__file__).resolve().parents[2]
-# Where the figures are written does not change them.
-_FILES = ("--json", "--chart", "--markdown", "--against")
+# Where files are written does not change the figures.
+_FILES = ("--json", "--chart", "--markdown", "--against", "--folder")
 
 
 def describe(arguments: Sequence[str]) -> dict[str, str]:

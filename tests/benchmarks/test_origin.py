@@ -17,7 +17,7 @@ from benchmarks.tables import markdown
         ([], "nox -s bench"),
         (["--threads", "2", "1"], "nox -s bench -- --threads 2 1"),
         (["--table", "compile", "--limit", "10"], "nox -s bench_compile -- --limit 10"),
-        (["--table", "peers"], "nox -s bench_peers"),
+        (["--table", "peers", "--folder", "models"], "nox -s bench_peers"),
         (
             ["--json", "a.json", "--table", "linear", "--markdown=b.md", "--isa", "avx2"],
             "nox -s bench -- --table linear --isa avx2",
