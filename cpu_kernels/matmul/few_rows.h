@@ -5,28 +5,39 @@
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
-// As many columns of y from `begin` as can be computed from rows of the weight that lie far apart; returns
-// the first that is left.
-template <typename Finish>
-FUSEWHEEL_INLINE int64_t far_columns(const MatmulArgs& args, int64_t begin, int64_t end,
-                                     const OneRow& one, Finish finish) {
-  // What is left is whole streams, so that no row of the weight is read by itself for it.
-  const int64_t apart = (end - begin) / (kFarStreams * kStreams) * kStreams;
+// Columns of y from `begin` on, for each of which compute(column, apart, out) reads `streams` rows of the weight that
+// lie so far apart: out[stream * rows + row]. Takes a multiple of `whole` of each stream, and returns the first column
+// that is left.
+template <int streams, int whole, int most_rows, typename Compute, typename Finish>
+FUSEWHEEL_INLINE int64_t far_columns(int64_t rows, int64_t begin, int64_t end, Compute compute, Finish finish) {
+  const int64_t apart = (end - begin) / (streams * whole) * whole;
   for (int64_t first = 0; first < apart; first += kUnit) {
     const int64_t columns = apart - first < kUnit ? apart - first : kUnit;
-    float sums[kFarStreams][kUnit];
+    float sums[streams][most_rows][kUnit];
     for (int64_t j = 0; j < columns; ++j) {
-      float out[kFarStreams];
-      far_rows(args, begin + first + j, apart, one, out);
-      for (int i = 0; i < kFarStreams; ++i) {
-        sums[i][j] = out[i];
+      float out[streams * most_rows + kLanes<float>];
+      compute(begin + first + j, apart, out);
+      for (int i = 0; i < streams; ++i) {
+        for (int64_t row = 0; row < rows; ++row) {
+          sums[i][row][j] = out[i * rows + row];
+        }
       }
     }
-    for (int i = 0; i < kFarStreams; ++i) {
-      finish(sums[i], begin + i * apart + first, columns);
+    for (int i = 0; i < streams; ++i) {
+      finish(&sums[i][0][0], begin + i * apart + first, columns);
     }
   }
-  return begin + kFarStreams * apart;
+  return begin + streams * apart;
+}
+
+// For one row of a. What is left is whole streams, so that no row of the weight is read by itself for it.
+template <typename Finish>
+FUSEWHEEL_INLINE int64_t far_one_row(const MatmulArgs& args, int64_t begin, int64_t end, const OneRow& one,
+                                     Finish finish) {
+  const auto compute = [&](int64_t column, int64_t apart, float* out) FUSEWHEEL_INLINED {
+    far_rows(args, column, apart, one, out);
+  };
+  return far_columns<kFarStreams, kStreams, 1>(1, begin, end, compute, finish);
 }
 
 // Lane sums of all rows of a with one row of the weight of each stream: out[stream * rows + row].
@@ -61,40 +72,25 @@ FUSEWHEEL_INLINE void far_lane_sums(const MatmulArgs& args, int64_t begin, int64
   }
 }
 
-// As many columns of y as far_columns computes, for a few rows of a.
 template <typename W, typename Finish>
-FUSEWHEEL_INLINE int64_t far_few_columns(const MatmulArgs& args, int64_t begin, int64_t end,
-                                         Vec<float>* memory, Finish finish) {
-  const int64_t apart = (end - begin) / kDotColumns;
-  for (int64_t first = 0; first < apart; first += kUnit) {
-    const int64_t columns = apart - first < kUnit ? apart - first : kUnit;
-    float sums[kDotColumns][kFewRows][kUnit];
-    for (int64_t j = 0; j < columns; ++j) {
-      float out[kFewRows * kDotColumns + kLanes<float>];
-      far_lane_sums<W>(args, begin + first + j, apart, memory, out);
-      for (int i = 0; i < kDotColumns; ++i) {
-        for (int64_t row = 0; row < args.m; ++row) {
-          sums[i][row][j] = out[i * args.m + row];
-        }
-      }
-    }
-    for (int i = 0; i < kDotColumns; ++i) {
-      finish(&sums[i][0][0], begin + i * apart + first, columns);
-    }
-  }
-  return begin + kDotColumns * apart;
+FUSEWHEEL_INLINE int64_t far_few_rows(const MatmulArgs& args, int64_t begin, int64_t end, Vec<float>* memory,
+                                      Finish finish) {
+  const auto compute = [&](int64_t column, int64_t apart, float* out) FUSEWHEEL_INLINED {
+    far_lane_sums<W>(args, column, apart, memory, out);
+  };
+  return far_columns<kDotColumns, 1, kFewRows>(args.m, begin, end, compute, finish);
 }
 
 template <typename Finish>
-FUSEWHEEL_INLINE int64_t far_few_columns(const MatmulArgs& args, int64_t begin, int64_t end,
-                                         Vec<float>* memory, Finish finish) {
+FUSEWHEEL_INLINE int64_t far_few_rows(const MatmulArgs& args, int64_t begin, int64_t end, Vec<float>* memory,
+                                      Finish finish) {
   if (args.weight.kind == WeightKind::kInt8) {
-    return far_few_columns<int8_t>(args, begin, end, memory, finish);
+    return far_few_rows<int8_t>(args, begin, end, memory, finish);
   }
   for_dtype(args.weight.dtype, [&](auto zero) {
     using W = decltype(zero);
     if constexpr (sizeof(Accumulate<W>) == sizeof(float)) {
-      begin = far_few_columns<W>(args, begin, end, memory, finish);
+      begin = far_few_rows<W>(args, begin, end, memory, finish);
     }
   });
   return begin;
@@ -125,9 +121,9 @@ FUSEWHEEL_INLINE void few_rows(const MatmulArgs& args, int64_t begin, int64_t en
     finish(sums, column, columns);
   };
   if (one && reads_far_rows(args.weight, one_row_memory)) {
-    begin = far_columns(args, begin, end, one_row_memory, settle);
+    begin = far_one_row(args, begin, end, one_row_memory, settle);
   } else if (!one && !exact && !several && in_place && far_rows_pay(args.weight)) {
-    begin = far_few_columns(args, begin, end, lane_sums, settle);
+    begin = far_few_rows(args, begin, end, lane_sums, settle);
   }
   for (int64_t column = begin; column < end; column += kUnit) {
     const int64_t columns = end - column < kUnit ? end - column : kUnit;
