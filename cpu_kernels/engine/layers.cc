@@ -1,4 +1,4 @@
-// Linear layers of few rows, as a token of each of some texts has them: several of the same input at once, and
+// Linear layers of few rows, such as one new token of each text: several of the same input at once, and
 // without a tensor for each argument where their values are as most models have them.
 
 #include <algorithm>

@@ -169,13 +169,14 @@ FUSEWHEEL_INLINE void for_each_chunk(int64_t blocks, Chunk chunk) {
   }
 }
 
-// Asks for what comes behind `live` blocks of a row that is read by itself.
+// Asks for `live` blocks that come `ahead` blocks behind those of a row that is read by itself.
 template <typename S>
-FUSEWHEEL_INLINE void ask_later(const CodeRows<S>& row, int64_t block, int64_t live) {
-  prefetch(row.codes + (block + kBlocksAhead) * (kInt4Block / 2), 0, live * (kInt4Block / 2));
+FUSEWHEEL_INLINE void ask_later(const CodeRows<S>& row, int64_t block, int64_t live,
+                                int64_t ahead = kBlocksAhead) {
+  prefetch(row.codes + (block + ahead) * (kInt4Block / 2), 0, live * (kInt4Block / 2));
   if (block * sizeof(S) % kLineBytes == 0) {
-    __builtin_prefetch(row.scales + block + kBlocksAhead);
-    __builtin_prefetch(row.zeros + block + kBlocksAhead);
+    __builtin_prefetch(row.scales + block + ahead);
+    __builtin_prefetch(row.zeros + block + ahead);
   }
 }
 

@@ -5,9 +5,9 @@
 
 namespace fusewheel::FUSEWHEEL_ISA {
 
-// Columns of y from `begin` on, for each of which compute(column, apart, out) reads `streams` rows of the weight that
-// lie so far apart: out[stream * rows + row]. Takes a multiple of `whole` of each stream, and returns the first column
-// that is left.
+// Columns of y from `begin` on, from `streams` rows of the weight at a time. These lie `apart` rows from each other, and
+// compute(column, apart, out) multiplies them: out[stream * rows + row]. A stream has a multiple of `whole` columns.
+// Returns the first column that is left.
 template <int streams, int whole, int most_rows, typename Compute, typename Finish>
 FUSEWHEEL_INLINE int64_t far_columns(int64_t rows, int64_t begin, int64_t end, Compute compute, Finish finish) {
   const int64_t apart = (end - begin) / (streams * whole) * whole;

@@ -33,7 +33,8 @@ void* thread_scratch(int64_t bytes) {
 int64_t grain_of(int64_t work) { return 4 * kGrain / std::max<int64_t>(work, 1) + 1; }
 
 // How many rounded rows stream past 4-bit codes. On a Zen 4, for weights of 2048 x 2048 and 4096 x 4096, packing
-// the codes was faster from 8 rows on at level v3 without VNNI, and from 13 rows on at level v4; AMX takes 12.
+// the codes was faster from 8 rows on at level v3 without VNNI, and from 13 rows on at level v4. From 12 rows on
+// AMX multiplies packed codes.
 int64_t most_digit_rows() { return choices().vnni ? kMostDigitRows : 7; }
 
 // Whether each thread rounds the rows for itself, which takes no memory.
