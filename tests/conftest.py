@@ -20,6 +20,8 @@ import pytest
 # PyTorch asks once, when it is imported. Threads that wait in a loop take processors that others
 # need: on two busy ones, tests of products took 42 s of processor time, and take 7.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Tests of the compiler compile, whatever an earlier process has kept.
+os.environ["FUSEWHEEL_CACHE"] = "0"
 
 FILE = pytest.StashKey[Path]()
 """The file of the test that ran last."""

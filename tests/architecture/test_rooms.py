@@ -30,9 +30,11 @@ ARROWS = {
     "compiler.match": FOUNDATIONS | COMPILER,
     "compiler.run": FOUNDATIONS | {"compiler.ir", "compiler.cost", "engine"},
     "compiler.lower": FOUNDATIONS | {"compiler.ir", "engine"},
+    "compiler.store": FOUNDATIONS
+    | {"compiler.ir", "compiler.cost", "compiler.patterns", "compiler.match", "engine"},
     "compiler.entry": FOUNDATIONS
     | COMPILER
-    | {"compiler.match", "compiler.run", "compiler.lower", "engine"},
+    | {"compiler.match", "compiler.run", "compiler.lower", "compiler.store", "engine"},
     "distributed": FOUNDATIONS | {"dispatch", "ops"},
     "jit": FOUNDATIONS | {"dispatch", "ops", "compiler.ir", "compiler.match", "compiler.lower"},
     "engine": FOUNDATIONS,

@@ -27,11 +27,12 @@ from benchmarks.tables import Column, Panels, Table, met, wrapped
 from fusewheel._core.process import ChildError, run_program
 
 # Names in `Cell.more`.
-PREFILL, FIRST, SAME = "prefill", "first", "same"
+PREFILL, FIRST, AGAIN, SAME = "prefill", "first", "again", "same"
 FIRST_TOKENS = 100
 _GAPS = (EAGER, ORT_FP32, ORT_INT4, LLAMA_CPP)
 
-Start = Callable[[Request, float], Answer]
+# Takes a request, the seconds that it may take, and a folder for the caches of compilers.
+Start = Callable[[Request, float, Path], Answer]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -97,16 +98,17 @@ def measure(
     for turn in range(options.rounds):
         shift = turn % len(found)
         turns += found[shift:] + found[:shift]
-    for number, one in enumerate(turns, 1):
-        if one.note:
-            continue
-        _say(f"run {number} of {len(turns)}, prompts: {len(request.prompts)}: {one.name}")
-        asked = Request(**{**vars(request), "runtime": one.name, "started": time.time()})
-        try:
-            one.answers.append(start(asked, options.limit))
-        except ChildError as error:
-            late = f"it took more than {options.limit:g} s"
-            one.note = late if error.late else _reason(error)
+    with tempfile.TemporaryDirectory() as caches:
+        for number, one in enumerate(turns, 1):
+            if one.note:
+                continue
+            _say(f"run {number} of {len(turns)}, prompts: {len(request.prompts)}: {one.name}")
+            asked = Request(**{**vars(request), "runtime": one.name, "started": time.time()})
+            try:
+                one.answers.append(start(asked, options.limit, Path(caches) / one.name))
+            except ChildError as error:
+                late = f"it took more than {options.limit:g} s"
+                one.note = late if error.late else _reason(error)
     return found
 
 
@@ -126,8 +128,10 @@ def table_cells(title: str, request: Request, found: Iterable[Found]) -> Iterato
         if one.answers:
             more = {
                 PREFILL: _median(one, "prefills"),
-                FIRST: statistics.median(answer.first for answer in one.answers),
+                FIRST: one.answers[0].first,
             }
+            if later := one.answers[1:]:
+                more[AGAIN] = statistics.median(answer.first for answer in later)
             if EAGER in tokens and tokens[one.name]:
                 more[SAME] = float(_same(tokens[one.name], tokens[EAGER]))
             peaks = {one.name: max(answer.peak for answer in one.answers)}
@@ -190,19 +194,17 @@ def _reasons(names: Sequence[str], folder: Path) -> dict[str, str]:
 
 
 def _starter(level: str | None) -> Start:
-    def start(request: Request, limit: float) -> Answer:
+    def start(request: Request, limit: float, caches: Path) -> Answer:
         command = [sys.executable, "-m", "benchmarks.runtimes", request.dumps()]
-        threads = str(request.threads)
-        with tempfile.TemporaryDirectory() as caches:
-            variables = {
-                **machine.environment(level),
-                "HF_HUB_OFFLINE": "1",
-                "TRANSFORMERS_VERBOSITY": "error",
-                "OMP_NUM_THREADS": threads,
-                # Empty, so that compile times are those of a first run.
-                "TORCHINDUCTOR_CACHE_DIR": caches,
-            }
-            printed = run_program(command, limit, variables)
+        variables = {
+            **machine.environment(level),
+            "HF_HUB_OFFLINE": "1",
+            "TRANSFORMERS_VERBOSITY": "error",
+            "OMP_NUM_THREADS": str(request.threads),
+            "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
+            "FUSEWHEEL_CACHE": str(caches / "fusewheel"),
+        }
+        printed = run_program(command, limit, variables)
         return Answer(**json.loads(printed.strip().splitlines()[-1]))
 
     return start
@@ -237,12 +239,12 @@ def notes(options: argparse.Namespace) -> str:
         "their own loops. `x 4`: four prompts at once. "
         f"`prefill`: ms until each prompt has its first new token. `tokens/s`: of all prompts "
         f"together, from then on. `first {FIRST_TOKENS}`: seconds from the start of a new process, "
-        "which loads, compiles and reads the prompt, until so many tokens are there. `MiB`: the "
+        "which loads, compiles and reads the prompt, until so many tokens are there; caches of "
+        "compilers are empty. `again`: the same with the caches that this process left. `MiB`: the "
         "peak resident memory of the whole process. `same`: how many of the first tokens of the "
         "first prompt are those of eager PyTorch in float32; rounded weights choose others. "
         f"Medians of {options.rounds} processes with {options.repeats} timed runs each, which take "
-        f"turns with the others. Caches of compilers are empty. Models: "
-        "SmolLM2 has its real weights, the Llamas random ones."
+        "turns with the others. Models: SmolLM2 has its real weights, the Llamas random ones."
     )
 
 
@@ -283,6 +285,7 @@ TABLE = Table(
         Column("x ort-int4", 10, _ratio(ORT_INT4)),
         Column("x llama.cpp", 11, _ratio(LLAMA_CPP)),
         Column(f"first {FIRST_TOKENS}", 9, _more(FIRST, lambda value: f"{value:.1f}")),
+        Column("again", 6, _more(AGAIN, lambda value: f"{value:.1f}")),
         Column("MiB", 6, _mebibytes),
         Column("same", 5, _more(SAME, lambda value: f"{value:.0f}")),
         Column("goals and remarks", -1, _remarks),

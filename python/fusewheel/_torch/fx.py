@@ -7,7 +7,7 @@ import contextvars
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,17 +30,24 @@ def is_erased(node: Node) -> bool:
     return node not in node.graph.nodes if erased is None else bool(erased)
 
 
-def module_of(graph: Graph) -> GraphModule:
+def module_of(graph: Graph, attributes: Mapping[str, torch.Tensor] | None = None) -> GraphModule:
     """The module of a graph; its code is written when it is first called, if this torch can wait.
 
     A graph that is changed several times, and then made a program, needs none.
+
+    Args:
+        graph: the graph.
+        attributes: the tensors that it reads. Default None, which means none.
     """
+    root = torch.nn.Module()
+    for name, tensor in (attributes or {}).items():
+        root.register_buffer(name, tensor)
     lazy = find("torch.fx._lazy_graph_module._use_lazy_graph_module", "write code late", None)
     make = find("torch.fx._lazy_graph_module._make_graph_module", "write code late", None)
     if lazy is None or make is None:
-        return GraphModule(torch.nn.Module(), graph)
+        return GraphModule(root, graph)
     with lazy(True):
-        module: GraphModule = make(torch.nn.Module(), graph)
+        module: GraphModule = make(root, graph)
     return module
 
 

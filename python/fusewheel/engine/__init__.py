@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from fusewheel.engine import run as run  # registers what Python adds to the operator
 from fusewheel.engine.bound import bind, can_bind
-from fusewheel.engine.operators import add_step, step_letters
+from fusewheel.engine.operators import add_step, step_letters, step_operators
 from fusewheel.engine.program import Number, Program, ProgramWriter
 
-__all__ = ["Number", "Program", "ProgramWriter", "add_step", "bind", "can_bind", "step_letters"]
+__all__ = [
+    "Number",
+    "Program",
+    "ProgramWriter",
+    "add_step",
+    "bind",
+    "can_bind",
+    "step_letters",
+    "step_operators",
+]

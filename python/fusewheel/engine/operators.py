@@ -63,6 +63,11 @@ def step_letters(operator: OpOverload | str) -> str | None:
     return _table().get(f"{operator}." if isinstance(operator, str) else _key(operator))
 
 
+def step_operators() -> dict[str, str]:
+    """All operators that programs may call and steps that are none, each with its letters."""
+    return dict(_table())
+
+
 def add_step(overload: OpOverload) -> None:
     """Let programs call an operator.
 

@@ -29,6 +29,7 @@ from fusewheel.compiler.cost import rules
 from fusewheel.compiler.cost.codegen_gain import WORTHWHILE, WORTHWHILE_WITH_GUARDS, gain
 from fusewheel.compiler.entry.caches import append_rows, grown_outputs, with_dynamic_rows
 from fusewheel.compiler.entry.captured import dynamo_replaces
+from fusewheel.compiler.entry.stored import Stored
 from fusewheel.compiler.ir.metadata import tensor_of
 from fusewheel.compiler.ir.recording import records_gradients
 from fusewheel.compiler.match.recompile import is_own, remember_backend
@@ -108,9 +109,16 @@ def without_code(
     Raises:
         NeedsCode: if `inner` is None and generated code is estimated to be faster.
     """
-    recorder = Recorder(counts_only=True)
-    compiled = compile_graph(gm, example_inputs, recorder, inner, weights=weights)
-    counters()["fusewheel"].update(recorder.report().counts())
+    stored = Stored(gm, inner, weights)
+    compiled, counts = stored.load() or (None, {})
+    if compiled is None:
+        recorder = Recorder(counts_only=True)
+        compiled = compile_graph(gm, example_inputs, recorder, inner, weights=weights)
+        counts = recorder.report().counts()
+        stored.save(gm, counts)
+    else:
+        compiled = _without_autograd(compiled)
+    counters()["fusewheel"].update(counts)
     return compiled
 
 

@@ -26,6 +26,13 @@ def inference() -> Iterator[None]:
         _inference.reset(token)
 
 
+CONSTANT = "fusewheel_constant"
+"""In the `meta` of a node that no call computes: its value."""
+
+BOUND = "fusewheel_bound"
+"""In the `meta` of a program that holds weights: its code without them, and their nodes."""
+
+
 def value_of(node: Node) -> object:
     """The example value Dynamo (``example_value``) or ATen tracing (``val``) left on a node."""
     value = node.meta.get("example_value")

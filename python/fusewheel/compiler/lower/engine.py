@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from fusewheel.compiler.ir.metadata import BOUND
 from fusewheel.compiler.ir.pattern import Context
 from fusewheel.compiler.ir.source import Line, line_of
 from fusewheel.compiler.lower.program import Lowered, write_program
@@ -132,10 +133,11 @@ def _replace(
         context.add(node, last)  # which reads from `meta` what memory the node shares
         return node
 
-    program = lowered.program.code
+    program, about = lowered.program.code, {}
     if lowered.weights:
+        about[BOUND] = program, lowered.weights
         program = bind(program, [weights[node] for node in lowered.weights])
-    code = add(graph.get_attr(_attribute(module, "program", program)))
+    code = add(graph.get_attr(_attribute(module, "program", program)), about)
     inputs = []
     for given in lowered.inputs:
         if not isinstance(given, Node):

@@ -8,7 +8,7 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from fusewheel._torch.dispatcher import modes_off
-from fusewheel.compiler.ir.metadata import tensor_of
+from fusewheel.compiler.ir.metadata import CONSTANT, tensor_of
 from fusewheel.compiler.ir.pattern import Context
 from fusewheel.compiler.ir.purity import escapes, is_pure, unwritten
 from fusewheel.compiler.run.simplify import returned
@@ -29,6 +29,7 @@ def fold(context: Context) -> dict[Node, Tensor]:
     used = [node for node in constants if any(user not in constants for user in node.users)]
     for node in used:
         node.args, node.kwargs = (), {}  # what it was computed from may be dead now
+        node.meta[CONSTANT] = constants[node]
     return {node: constants[node] for node in used}
 
 

@@ -1,0 +1,139 @@
+"""Names a graph and all else that decides what becomes of it.
+
+Two graphs with one key become the same. So a key has every operation with its arguments, what is
+known of every value (dtype, sizes, strides, which values share memory), and what the rewriting asks
+of the machine and of PyTorch. It has no numbers of weights, which are inputs of a graph.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from fusewheel._core.backends import backends
+from fusewheel._core.version import __version__
+from fusewheel._torch.fx import storage_key
+from fusewheel.compiler.cost import processor
+from fusewheel.compiler.ir.metadata import value_of
+from fusewheel.compiler.ir.source import line_of
+from fusewheel.compiler.match.registry import known_patterns
+from fusewheel.compiler.match.switches import disabled
+from fusewheel.compiler.patterns import all_patterns
+from fusewheel.compiler.store.names import Unnamed, name_of
+from fusewheel.engine import step_operators
+
+_PLAIN = frozenset({int, bool, float, str, type(None)})
+
+
+def key_of(gm: GraphModule, *options: object) -> str:
+    """The key of a graph that was captured for inference on a CPU.
+
+    Args:
+        gm: the graph; its nodes have example values.
+        *options: what else decides, as text.
+
+    Raises:
+        Unnamed: if something in it has no name that another process would know.
+    """
+    # In one piece of text a part could be taken for another one.
+    text = "\n".join((*map(str, options), *_circumstances(), *_Lines(gm.graph.nodes)))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class _Lines:
+    """The nodes of a graph, a line for each, then what holds of its sizes."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self._nodes = nodes
+        self._numbers: dict[Node, int] = {}
+        self._memories: dict[int, int] = {}
+        self._expressions: dict[Any, str] = {}
+        self._hints: dict[str, int] = {}
+        self._known: dict[int, Any] = {}  # by `id`, what says which conditions sizes fulfil
+
+    def __iter__(self) -> Iterator[str]:
+        for node in self._nodes:
+            target: Any = node.target
+            if node.op == "call_function":
+                # An operator of another package may change.
+                target = name_of(target), getattr(target, "_schema", None)
+            elif node.op == "placeholder":
+                target = ""
+            elif node.op in ("get_attr", "call_module"):
+                raise Unnamed(f"{node.target} is an attribute of the graph")
+            arguments = self._text((node.args, node.kwargs))
+            place = os.path.basename(line_of(node).source)
+            self._numbers[node] = len(self._numbers)
+            yield f"{node.op} {target} {arguments} {self._text(value_of(node))} {place}"
+        # What pays depends on sizes; it is decided once for sizes of about the same magnitude.
+        yield repr([(name, hint.bit_length()) for name, hint in self._hints.items()])
+        for environment in self._known.values():
+            yield repr([str(guard.expr) for guard in environment.guards])
+
+    def _text(self, value: Any) -> str:
+        if type(value) in _PLAIN:
+            return repr(value)
+        if isinstance(value, Node):
+            return f"%{self._numbers[value]}"
+        if isinstance(value, Tensor):
+            return self._tensor(value)
+        if isinstance(value, torch.SymInt):
+            return self._size(value)
+        if isinstance(value, (tuple, list)):
+            return f"{type(value).__name__}({', '.join(map(self._text, value))})"
+        if isinstance(value, dict):
+            return repr({name: self._text(item) for name, item in value.items()})
+        if isinstance(value, slice):
+            return f"slice{self._text((value.start, value.stop, value.step))}"
+        if isinstance(value, (torch.SymFloat, torch.SymBool)) or "object at 0x" in repr(value):
+            raise Unnamed(f"a {type(value).__name__} has no text that says all of it")
+        return repr(value)
+
+    def _tensor(self, tensor: Tensor) -> str:
+        memory = self._memories.setdefault(storage_key(tensor), len(self._memories))
+        sizes = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
+        known = ", ".join(map(self._text, sizes))
+        kind = f"{type(tensor).__name__} {tensor.dtype} {tensor.device} {tensor.layout}"
+        return f"{kind} {known} {tensor.requires_grad} in {memory}"
+
+    def _size(self, size: torch.SymInt) -> str:
+        node = size.node
+        expression = node.expr
+        if expression not in self._expressions:
+            self._expressions[expression] = str(expression)
+            if expression.is_Symbol:
+                self._hints[str(expression)] = int(node.hint)
+            self._known[id(node.shape_env)] = node.shape_env
+        return self._expressions[expression]
+
+
+def _circumstances() -> Iterator[str]:
+    """What decides beside the graph."""
+    yield _installation()
+    yield repr(processor.facts())
+    yield f"{torch.get_num_threads()} threads, {torch.get_default_dtype()}"
+    yield repr(sorted(disabled()))
+    for pattern in known_patterns():
+        if pattern not in all_patterns():
+            raise Unnamed(f"pattern {pattern.name!r} is of another package, which may change")
+    yield repr(sorted(step_operators().items()))
+    yield repr(sorted(i for i in os.environ.items() if i[0].startswith("FUSEWHEEL_COMPILER_")))
+
+
+@functools.cache
+def _installation() -> str:
+    """Which fusewheel, torch and Python these are; another file changes it."""
+    room = Path(__file__).parents[2]
+    files = [*room.rglob("*.py"), *(backend.library for backend in backends())]
+    stamps = ((str(file), (about := file.stat()).st_mtime_ns, about.st_size) for file in files)
+    versions = __version__, torch.__version__, torch.version.git_version, platform.python_version()
+    return repr((versions, platform.machine(), sorted(stamps)))
