@@ -20,6 +20,7 @@ from compiler.test_caches import OPTIONS, build
 from compiler.test_registry import OWN
 from fusewheel._torch.fx import module_of
 from fusewheel.compiler import register, unregister
+from fusewheel.compiler.cost import processor
 from fusewheel.compiler.entry import dynamo
 from fusewheel.compiler.store import files, key
 from fusewheel.compiler.store.names import Unnamed, name_of, named
@@ -128,22 +129,25 @@ def in_bfloat16(model: Any) -> None:
 
 
 def with_other_eps(model: Any) -> None:
-    model.model.layers[1].input_layernorm.variance_epsilon = 0.5
+    for layer in model.model.layers:
+        layer.input_layernorm.variance_epsilon = 0.5
 
 
 def with_bias(model: Any) -> None:
-    gate = model.model.layers[1].mlp.gate_proj
-    gate.bias = torch.nn.Parameter(torch.ones(gate.out_features))
+    for layer in model.model.layers:
+        gate = layer.mlp.gate_proj
+        gate.bias = torch.nn.Parameter(torch.ones(gate.out_features))
 
 
 def with_tied_projections(model: Any) -> None:
-    attention = model.model.layers[0].self_attn
-    attention.v_proj.weight = attention.k_proj.weight
+    for layer in model.model.layers:
+        layer.self_attn.v_proj.weight = layer.self_attn.k_proj.weight
 
 
 def with_other_strides(model: Any) -> None:
-    weight = model.model.layers[0].mlp.up_proj.weight
-    weight.data = weight.data.T.contiguous().T
+    for layer in model.model.layers:
+        weight = layer.mlp.up_proj.weight
+        weight.data = weight.data.T.contiguous().T
 
 
 CHANGES = in_bfloat16, with_other_eps, with_bias, with_tied_projections, with_other_strides
@@ -192,7 +196,7 @@ def test_threads(compiled: list[int]) -> None:
 def test_facts_of_the_processor(compiled: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     model = build("Llama")
     texts(model)
-    monkeypatch.setenv("FUSEWHEEL_COMPILER_MAKER", "Nobody")
+    monkeypatch.setattr(processor, "_maker", lambda: "Nobody")
     texts(model)
     assert len(compiled) == 4
 

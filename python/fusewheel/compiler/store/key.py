@@ -1,8 +1,8 @@
 """Names a graph and all else that decides what becomes of it.
 
-Two graphs with one key become the same. So a key has every operation with its arguments, what is
-known of every value (dtype, sizes, strides, which values share memory), and what the rewriting asks
-of the machine and of PyTorch. It has no numbers of weights, which are inputs of a graph.
+Two graphs with one key become the same. So a key has every operation with its arguments, the dtype,
+sizes and strides of every value, and what the rewriting asks of the machine and of PyTorch. Weights
+are inputs of a graph, and their numbers decide nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from torch.fx import GraphModule, Node
 
 from fusewheel._core.backends import backends
 from fusewheel._core.version import __version__
-from fusewheel._torch.fx import storage_key
 from fusewheel.compiler.cost import processor
 from fusewheel.compiler.ir.metadata import value_of
 from fusewheel.compiler.ir.source import line_of
@@ -44,7 +43,6 @@ def key_of(gm: GraphModule, *options: object) -> str:
     Raises:
         Unnamed: if something in it has no name that another process would know.
     """
-    # In one piece of text a part could be taken for another one.
     text = "\n".join((*map(str, options), *_circumstances(), *_Lines(gm.graph.nodes)))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -55,10 +53,9 @@ class _Lines:
     def __init__(self, nodes: Iterable[Node]) -> None:
         self._nodes = nodes
         self._numbers: dict[Node, int] = {}
-        self._memories: dict[int, int] = {}
         self._expressions: dict[Any, str] = {}
         self._hints: dict[str, int] = {}
-        self._known: dict[int, Any] = {}  # by `id`, what says which conditions sizes fulfil
+        self._environments: dict[int, Any] = {}  # by `id`; they know the conditions on sizes
 
     def __iter__(self) -> Iterator[str]:
         for node in self._nodes:
@@ -76,7 +73,7 @@ class _Lines:
             yield f"{node.op} {target} {arguments} {self._text(value_of(node))} {place}"
         # What pays depends on sizes; it is decided once for sizes of about the same magnitude.
         yield repr([(name, hint.bit_length()) for name, hint in self._hints.items()])
-        for environment in self._known.values():
+        for environment in self._environments.values():
             yield repr([str(guard.expr) for guard in environment.guards])
 
     def _text(self, value: Any) -> str:
@@ -99,11 +96,10 @@ class _Lines:
         return repr(value)
 
     def _tensor(self, tensor: Tensor) -> str:
-        memory = self._memories.setdefault(storage_key(tensor), len(self._memories))
         sizes = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
         known = ", ".join(map(self._text, sizes))
         kind = f"{type(tensor).__name__} {tensor.dtype} {tensor.device} {tensor.layout}"
-        return f"{kind} {known} {tensor.requires_grad} in {memory}"
+        return f"{kind} {known} {tensor.requires_grad}"
 
     def _size(self, size: torch.SymInt) -> str:
         node = size.node
@@ -112,7 +108,7 @@ class _Lines:
             self._expressions[expression] = str(expression)
             if expression.is_Symbol:
                 self._hints[str(expression)] = int(node.hint)
-            self._known[id(node.shape_env)] = node.shape_env
+            self._environments[id(node.shape_env)] = node.shape_env
         return self._expressions[expression]
 
 
