@@ -22,6 +22,7 @@ from fusewheel._torch.fx import module_of
 from fusewheel.compiler import register, unregister
 from fusewheel.compiler.cost import processor
 from fusewheel.compiler.entry import dynamo
+from fusewheel.compiler.entry.direct.capture import Capture
 from fusewheel.compiler.store import files, key
 from fusewheel.compiler.store.names import Unnamed, name_of, named
 from fusewheel.compiler.store.record import Unstorable, graph_of, record_of
@@ -65,7 +66,7 @@ def logits(model: Any) -> list[Tensor]:
 def texts(model: Any, **options: Any) -> list[Tensor]:
     """The logits of a frozen copy of a model."""
     counters.clear()
-    found = logits(fusewheel.freeze(copy.deepcopy(model), options={"inner": "none", **options}))
+    found = logits(fusewheel.freeze(copy.deepcopy(model), options={"inner": "engine", **options}))
     assert not counters["stats"]["unique_graphs"]  # of Dynamo
     return found
 
@@ -284,6 +285,38 @@ def test_inference_mode(compiled: list[int]) -> None:
     with torch.inference_mode():
         assert same(texts(model), first)
     assert same(texts(model), first) and len(compiled) == 2
+
+
+def key_of_sum(
+    rows: int = 9, *, width: int = 4, needs: Callable[[Any], bool] | None = None, **options: Any
+) -> str:
+    """The key of a small graph for any number of rows, under a condition on that number."""
+    capture = Capture({})
+    with capture.fakes.mode:
+        size = capture.fakes.size("rows", rows)
+        x = capture.argument("x", torch.empty(size, width, **options))
+        if needs is not None:
+            assert needs(size)
+        with capture:
+            found = x + 1
+    return key.key_of(capture.graph([found]))
+
+
+def test_what_a_key_says_of_tensors() -> None:
+    keys = [
+        key_of_sum(),
+        key_of_sum(width=5),
+        key_of_sum(dtype=torch.bfloat16),
+        key_of_sum(requires_grad=True),
+    ]
+    assert keys[0] == key_of_sum() and len(set(keys)) == 4
+
+
+def test_what_a_key_says_of_symbols() -> None:
+    """Not the size itself: a prompt of another length takes the same program."""
+    assert key_of_sum(9) == key_of_sum(12) != key_of_sum(200)
+    keys = {key_of_sum(), key_of_sum(needs=lambda n: n > 5), key_of_sum(needs=lambda n: n > 6)}
+    assert len(keys) == 3
 
 
 def round_trip(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
