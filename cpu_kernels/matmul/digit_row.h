@@ -96,10 +96,11 @@ FUSEWHEEL_INLINE Vec<float> by_pieces(Vec<float> blocks) {
   return shuffle(blocks, order);
 }
 
-// One lane a block, in the order of fold_pieces, as products of one plane are added up.
-FUSEWHEEL_INLINE void fold_start(int32_t* start) {
-  Integers vectors[4];
-  for (int i = 0; i < 4; ++i) {
+// One lane a block, in the order of fold_pieces, as products of one plane are added up. So many vectors are
+// written.
+FUSEWHEEL_INLINE void fold_start(int32_t* start, int64_t written) {
+  Integers vectors[4] = {};
+  for (int64_t i = 0; i < written; ++i) {
     __builtin_memcpy(&vectors[i], start + i * kLanes<float>, sizeof(Integers));
   }
   const Integers folded = fold_pieces(vectors[0], vectors[1], vectors[2], vectors[3]);
@@ -147,7 +148,7 @@ FUSEWHEEL_INLINE void to_digits(const float* a, int64_t blocks, const DigitRow& 
       write_start(pairs, row.start + (block + first) * kBlockLanes);
     }
     if (row.planes == 1) {
-      fold_start(row.start + block * kBlockLanes);
+      fold_start(row.start + block * kBlockLanes, (live + kVectorBlocks - 1) / kVectorBlocks);
       store(row.steps + block, by_pieces(roundings.step));
     } else {
       for (int v = 0; v < 4; ++v) {
