@@ -268,6 +268,18 @@ def test_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert files.folder() == tmp_path / ".cache" / "fusewheel"
 
 
+def test_folder_that_nobody_may_change(room: Path, compiled: list[int]) -> None:
+    """It may be a part of an image."""
+    first = texts(model := build("Llama"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "utime", refuse)
+        assert same(texts(model), first) and len(compiled) == 2
+
+
+def refuse(*_: Any) -> None:
+    raise PermissionError("it belongs to somebody else")
+
+
 def test_oldest_files_are_deleted(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_MOST", 3)
     for number in range(5):

@@ -43,11 +43,12 @@ def read(key: str) -> dict[str, Any] | None:
         return None
     try:
         found: dict[str, Any] = torch.load(file, weights_only=True)
-        os.utime(file)
     except Exception as error:
         # Whatever is wrong with a file, it can be made again.
         _log.info("%s is left unread: %s", file, error)
         return None
+    with contextlib.suppress(OSError):  # the file may be another user's
+        os.utime(file)
     return found
 
 
@@ -78,7 +79,7 @@ def _file(key: str) -> Path | None:
 
 
 def _delete_oldest(room: Path) -> None:
-    files = [(file.stat().st_mtime, file) for file in room.glob(f"*{_ENDING}")]
-    for _, file in sorted(files)[:-_MOST]:
-        with contextlib.suppress(OSError):  # another process may have deleted it
+    with contextlib.suppress(OSError):  # another process may delete them too
+        files = [(file.stat().st_mtime, file) for file in room.glob(f"*{_ENDING}")]
+        for _, file in sorted(files)[:-_MOST]:
             file.unlink()

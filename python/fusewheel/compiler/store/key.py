@@ -127,9 +127,14 @@ def _circumstances() -> Iterator[str]:
 
 @functools.cache
 def _installation() -> str:
-    """Which fusewheel, torch and Python these are; another file changes it."""
-    room = Path(__file__).parents[2]
-    files = [*room.rglob("*.py"), *(backend.library for backend in backends())]
-    stamps = ((str(file), (about := file.stat()).st_mtime_ns, about.st_size) for file in files)
+    """Which fusewheel, torch and Python these are; every change of fusewheel's files changes it."""
+    sources = hashlib.sha256()
+    for file in sorted(Path(__file__).parents[2].rglob("*.py")):
+        sources.update(file.read_bytes())
+    # Reading a library would take too long.
+    libraries = [
+        (backend.name, (about := backend.library.stat()).st_size, int(about.st_mtime))
+        for backend in backends()
+    ]
     versions = __version__, torch.__version__, torch.version.git_version, platform.python_version()
-    return repr((versions, platform.machine(), sorted(stamps)))
+    return repr((versions, platform.machine(), libraries, sources.hexdigest()))
