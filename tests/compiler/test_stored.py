@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import fusewheel
+import numpy
 import pytest
 import torch
 import torch.nn.functional as F
@@ -20,8 +21,8 @@ from compiler.test_caches import OPTIONS, build
 from compiler.test_registry import OWN
 from fusewheel._torch.fx import module_of
 from fusewheel.compiler import register, unregister
-from fusewheel.compiler.cost import processor
-from fusewheel.compiler.entry import dynamo
+from fusewheel.compiler.cost import processor, rates
+from fusewheel.compiler.entry import dynamo, stored
 from fusewheel.compiler.entry.direct.capture import Capture
 from fusewheel.compiler.store import files, key
 from fusewheel.compiler.store.names import Unnamed, name_of, named
@@ -101,7 +102,7 @@ print([part.sum().item() for part in texts(build("Llama"))])
         subprocess.run(run, env=env, capture_output=True, text=True, check=True) for _ in range(2)
     )
     assert first.stdout == second.stdout
-    said = "kept from an earlier process"
+    said = "read from a file"
     assert first.stderr.count(said) == 0 and second.stderr.count(said) == 2
 
 
@@ -194,6 +195,15 @@ def test_threads(compiled: list[int]) -> None:
     assert len(compiled) == 4
 
 
+def test_one_of_several_processes(compiled: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them have to compile the same, which depends on no measurement."""
+    model = build("Llama")
+    texts(model)
+    monkeypatch.setattr(rates, "is_distributed", lambda: True)
+    texts(model)
+    assert len(compiled) == 4
+
+
 def test_facts_of_the_processor(compiled: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     model = build("Llama")
     texts(model)
@@ -276,7 +286,36 @@ def test_folder_that_nobody_may_change(room: Path, compiled: list[int]) -> None:
         assert same(texts(model), first) and len(compiled) == 2
 
 
-def refuse(*_: Any) -> None:
+def test_folder_that_nobody_may_read(compiled: list[int]) -> None:
+    first = texts(model := build("Llama"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "load", refuse)
+        assert same(texts(model), first) and len(compiled) == 4
+
+
+@pytest.mark.parametrize("step", ["key_of", "record_of"])
+def test_error_in_keeping(
+    step: str, room: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model is captured and compiled all the same."""
+    monkeypatch.setattr(stored, step, refuse)
+    texts(build("Llama"))
+    assert "is not kept" in caplog.text and not room.exists()
+
+
+@pytest.mark.parametrize("where", ["lower.engine.find_regions", "match.rewrite.check"])
+def test_what_an_error_left_unchanged(
+    where: str, room: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may have more memory."""
+    monkeypatch.delenv("FUSEWHEEL_COMPILER_STRICT", raising=False)
+    monkeypatch.setattr(f"fusewheel.compiler.{where}", refuse)
+    with caplog.at_level(logging.INFO, "fusewheel.compiler"):
+        texts(build("Llama"))
+    assert "an error left a part of it" in caplog.text and not room.exists()
+
+
+def refuse(*_: Any, **__: Any) -> None:
     raise PermissionError("it belongs to somebody else")
 
 
@@ -284,9 +323,9 @@ def test_oldest_files_are_deleted(room: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(files, "_MOST", 3)
     for number in range(5):
         files.write(f"key{number}", {"number": number})
-        os.utime(room / f"key{number}.graph", (number, number))
+        os.utime(room / f"key{number}.fusewheel-graph", (number, number))
         files.read("key0")  # which is used again and again
-    (room / "of the user.txt").touch()
+    (room / "of the user.graph").touch()
     files.write("key5", {"number": 5})
     assert {file.stem for file in room.iterdir()} == {"key0", "key4", "key5", "of the user"}
 
@@ -329,6 +368,14 @@ def test_what_a_key_says_of_symbols() -> None:
     assert key_of_sum(9) == key_of_sum(12) != key_of_sum(200)
     keys = {key_of_sum(), key_of_sum(needs=lambda n: n > 5), key_of_sum(needs=lambda n: n > 6)}
     assert len(keys) == 3
+
+
+def test_arguments_without_a_text_that_says_all() -> None:
+    for argument in (numpy.zeros(3), object(), torch.Generator()):
+        graph = Graph()
+        graph.output(graph.call_function(torch.tensor, (argument,)))
+        with pytest.raises(Unnamed, match=type(argument).__name__):
+            key.key_of(module_of(graph))
 
 
 def round_trip(*args: Any, **kwargs: Any) -> tuple[Any, Any]:

@@ -62,11 +62,12 @@ def rates() -> Rates:
         ValueError: if a variable is not a positive number.
     """
     given = [overrides.positive(name) for name in VARIABLES]
-    found = given if None not in given else SHARED if _is_distributed() else _of_all_threads()
+    found = given if None not in given else SHARED if is_distributed() else _of_all_threads()
     return Rates._make(own or other for own, other in zip(given, found, strict=True))
 
 
-def _is_distributed() -> bool:
+def is_distributed() -> bool:
+    """Whether this is one of several processes that are joined by `torch.distributed`."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 

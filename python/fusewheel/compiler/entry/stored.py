@@ -39,6 +39,9 @@ class Stored:
             self._key = key_of(gm, inner, kinds)
         except Unnamed as reason:
             _log.info("the graph is not kept for other processes: %s", reason)
+        except Exception:
+            # The graph is compiled without a file.
+            _log.warning("the graph is not kept for other processes", exc_info=True)
 
     def load(self) -> tuple[Callable[..., Any], Mapping[str, int]] | None:
         """The graph as a function of its other inputs, and what was replaced in it how often.
@@ -62,7 +65,7 @@ class Stored:
             except Exception:
                 _log.warning("a graph that was kept cannot be used", exc_info=True)
                 return None
-        _log.info("the graph is kept from an earlier process")
+        _log.info("the graph was read from a file, and not compiled")
         return function, counts
 
     def save(self, gm: GraphModule, counts: Mapping[str, int]) -> None:
@@ -71,8 +74,9 @@ class Stored:
             return
         try:
             record = record_of(gm, len(self._weights))
+            with modes_off(), torch.inference_mode(False):
+                files.write(self._key, {**record._asdict(), "counts": dict(counts)})
         except (Unnamed, Unstorable) as reason:
             _log.info("the graph is not kept for other processes: %s", reason)
-            return
-        with modes_off(), torch.inference_mode(False):
-            files.write(self._key, {**record._asdict(), "counts": dict(counts)})
+        except Exception:
+            _log.warning("the graph is not kept for other processes", exc_info=True)

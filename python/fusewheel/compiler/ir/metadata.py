@@ -32,6 +32,9 @@ CONSTANT = "fusewheel_constant"
 BOUND = "fusewheel_bound"
 """In the `meta` of a program that holds weights: its code without them, and their nodes."""
 
+FAILED = "fusewheel_failed"
+"""In the `meta` of a graph's module: that an error left a part of the graph as it was."""
+
 
 def value_of(node: Node) -> object:
     """The example value Dynamo (``example_value``) or ATen tracing (``val``) left on a node."""

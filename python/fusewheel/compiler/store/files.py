@@ -17,9 +17,9 @@ import torch
 
 _log = logging.getLogger("fusewheel.compiler")
 
-# The files that were not used for the longest time are deleted. One has some 100 kB.
+# The files that were not used for the longest time are deleted. One has some 300 kB.
 _MOST = 256
-_ENDING = ".graph"
+_ENDING = ".fusewheel-graph"
 
 
 def folder() -> Path | None:
@@ -39,10 +39,12 @@ def folder() -> Path | None:
 def read(key: str) -> dict[str, Any] | None:
     """What was written for a key; None if there is nothing, or if it cannot be read."""
     file = _file(key)
-    if file is None or not file.exists():
+    if file is None:
         return None
     try:
         found: dict[str, Any] = torch.load(file, weights_only=True)
+    except FileNotFoundError:
+        return None
     except Exception as error:
         # Whatever is wrong with a file, it can be made again.
         _log.info("%s is left unread: %s", file, error)

@@ -7,7 +7,6 @@ are inputs of a graph, and their numbers decide nothing.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import platform
@@ -21,7 +20,7 @@ from torch.fx import GraphModule, Node
 
 from fusewheel._core.backends import backends
 from fusewheel._core.version import __version__
-from fusewheel.compiler.cost import processor
+from fusewheel.compiler.cost import processor, rates
 from fusewheel.compiler.ir.metadata import value_of
 from fusewheel.compiler.ir.source import line_of
 from fusewheel.compiler.match.registry import known_patterns
@@ -31,6 +30,7 @@ from fusewheel.compiler.store.names import Unnamed, name_of
 from fusewheel.engine import step_operators
 
 _PLAIN = frozenset({int, bool, float, str, type(None)})
+_SAID_BY_TEXT = torch.dtype, torch.device, torch.layout, torch.memory_format
 
 
 def key_of(gm: GraphModule, *options: object) -> str:
@@ -91,9 +91,9 @@ class _Lines:
             return repr({name: self._text(item) for name, item in value.items()})
         if isinstance(value, slice):
             return f"slice{self._text((value.start, value.stop, value.step))}"
-        if isinstance(value, (torch.SymFloat, torch.SymBool)) or "object at 0x" in repr(value):
-            raise Unnamed(f"a {type(value).__name__} has no text that says all of it")
-        return repr(value)
+        if value is Ellipsis or isinstance(value, _SAID_BY_TEXT):
+            return repr(value)
+        raise Unnamed(f"a {type(value).__name__} has no text that says all of it")
 
     def _tensor(self, tensor: Tensor) -> str:
         sizes = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
@@ -107,6 +107,8 @@ class _Lines:
         if expression not in self._expressions:
             self._expressions[expression] = str(expression)
             if expression.is_Symbol:
+                if node.hint is None:
+                    raise Unnamed(f"the size {expression} depends on numbers in tensors")
                 self._hints[str(expression)] = int(node.hint)
             self._environments[id(node.shape_env)] = node.shape_env
         return self._expressions[expression]
@@ -114,9 +116,10 @@ class _Lines:
 
 def _circumstances() -> Iterator[str]:
     """What decides beside the graph."""
-    yield _installation()
+    yield _INSTALLATION
     yield repr(processor.facts())
     yield f"{torch.get_num_threads()} threads, {torch.get_default_dtype()}"
+    yield f"one of several processes: {rates.is_distributed()}"
     yield repr(sorted(disabled()))
     for pattern in known_patterns():
         if pattern not in all_patterns():
@@ -125,7 +128,6 @@ def _circumstances() -> Iterator[str]:
     yield repr(sorted(i for i in os.environ.items() if i[0].startswith("FUSEWHEEL_COMPILER_")))
 
 
-@functools.cache
 def _installation() -> str:
     """Which fusewheel, torch and Python these are; every change of fusewheel's files changes it."""
     sources = hashlib.sha256()
@@ -138,3 +140,7 @@ def _installation() -> str:
     ]
     versions = __version__, torch.__version__, torch.version.git_version, platform.python_version()
     return repr((versions, platform.machine(), libraries, sources.hexdigest()))
+
+
+# Of the files as they are when they are imported; they may change while the process runs.
+_INSTALLATION = _installation()

@@ -18,7 +18,7 @@ from fusewheel._torch.overloads import OpOverload, OpOverloadPacket
 _OPERATOR, _PACKET, _FUNCTION = "operator", "packet", "function"
 _PACKAGES = "torch", "fusewheel"
 # Functions written in C do not say in which module they are.
-_HOMES: tuple[ModuleType, ...] = (
+_MODULES: tuple[ModuleType, ...] = (
     *(torch, F, torch.special, torch.linalg, torch.fft),
     *(operator, math),
 )
@@ -42,11 +42,11 @@ def name_of(function: Callable[..., Any]) -> Name:
         return _OPERATOR, schema.name, schema.overload_name
     if isinstance(function, OpOverloadPacket):
         return _PACKET, str(function).replace(".", "::", 1)
-    own = getattr(function, "__name__", ""), getattr(function, "__qualname__", "")
-    for home in (*_HOMES, _home_of(function)):
-        for path in own:
-            if home is not None and path and _attribute(home, path) is function:
-                return _FUNCTION, home.__name__, path
+    paths = getattr(function, "__name__", ""), getattr(function, "__qualname__", "")
+    for module in (*_MODULES, _module_of(function)):
+        for path in paths:
+            if module is not None and path and _attribute(module, path) is function:
+                return _FUNCTION, module.__name__, path
     raise Unnamed(f"{function} has no name that another process would know")
 
 
@@ -58,13 +58,12 @@ def named(name: Name) -> Callable[..., Any]:
     """
     kind, *path = name
     if kind == _FUNCTION:
-        room, own = path
-        homes = {home.__name__: home for home in _HOMES}
-        home = homes.get(room) or (sys.modules.get(room) if _is_known(room) else None)
-        found = None if home is None else _attribute(home, own)
+        modules = {module.__name__: module for module in _MODULES}
+        module = modules.get(path[0]) or _loaded(path[0])
+        found = None if module is None else _attribute(module, path[1])
     else:
-        space, _, own = path[0].partition("::")
-        found = getattr(getattr(torch.ops, space), own, None)
+        namespace, _, operator_name = path[0].partition("::")
+        found = getattr(getattr(torch.ops, namespace), operator_name, None)
         if kind == _OPERATOR and found is not None:
             found = getattr(found, path[1] or "default", None)
     # A path could lead to something else that a module of torch imports.
@@ -74,17 +73,17 @@ def named(name: Name) -> Callable[..., Any]:
     return function
 
 
-def _home_of(function: Callable[..., Any]) -> ModuleType | None:
-    name = getattr(function, "__module__", None) or ""
-    return sys.modules.get(name) if _is_known(name) else None
+def _module_of(function: Callable[..., Any]) -> ModuleType | None:
+    return _loaded(getattr(function, "__module__", None) or "")
 
 
-def _is_known(module: str) -> bool:
-    return module.partition(".")[0] in _PACKAGES
+def _loaded(name: str) -> ModuleType | None:
+    """A module of PyTorch or fusewheel."""
+    return sys.modules.get(name) if name.partition(".")[0] in _PACKAGES else None
 
 
-def _attribute(home: ModuleType, path: str) -> Any:
-    found: Any = home
+def _attribute(module: ModuleType, path: str) -> Any:
+    found: Any = module
     for part in path.split("."):
         found = getattr(found, part, None)
     return found

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from fusewheel._torch.fx import module_of
-from fusewheel.compiler.ir.metadata import BOUND, CONSTANT
+from fusewheel.compiler.ir.metadata import BOUND, CONSTANT, FAILED
 from fusewheel.compiler.store.names import name_of, named
 from fusewheel.engine import bind
 
@@ -56,6 +56,8 @@ def record_of(gm: GraphModule, weights: int) -> Record:
         Unstorable: if an argument or an attribute is of another kind.
         Unnamed: if a function has no name that another process would know.
     """
+    if FAILED in gm.meta:
+        raise Unstorable("an error left a part of it as it was; another process may do better")
     numbers = {node: number for number, node in enumerate(gm.graph.nodes)}
     inputs = gm.graph.find_nodes(op="placeholder")
     places = {node: place for place, node in enumerate(inputs[:weights])}
@@ -73,14 +75,16 @@ def record_of(gm: GraphModule, weights: int) -> Record:
         if CONSTANT in node.meta:
             entry["constant"] = len(tensors)
             tensors.append(node.meta[CONSTANT])
+        elif BOUND in node.meta:
+            program, held = node.meta[BOUND]
+            entry |= {"value": len(tensors), "weights": [places[weight] for weight in held]}
+            tensors.append(program)
         elif node.op == "get_attr":
-            bound = node.meta.get(BOUND)
-            code, held = bound or (getattr(gm, node.target, None), None)
-            if type(code) is not Tensor:
+            value = getattr(gm, node.target, None)
+            if type(value) is not Tensor:
                 raise Unstorable(f"{node.target} is no tensor of the graph itself")
-            entry["value"] = len(tensors)
-            tensors.append(code)
-            entry["bound"] = held if held is None else [places[weight] for weight in held]
+            entry |= {"value": len(tensors), "weights": None}
+            tensors.append(value)
         elif node.op == "call_module":
             raise Unstorable(f"{node.target} is a module")
         nodes.append(entry)
@@ -106,8 +110,8 @@ def graph_of(record: Record, weights: Sequence[Tensor]) -> tuple[GraphModule, di
         op, target = entry["op"], entry["target"]
         if op == "get_attr":
             target = f"_fusewheel_{len(values)}"
-            value, bound = record.tensors[entry["value"]], entry["bound"]
-            values[target] = value if bound is None else bind(value, [weights[i] for i in bound])
+            value, places = record.tensors[entry["value"]], entry["weights"]
+            values[target] = value if places is None else bind(value, [weights[i] for i in places])
         args = tuple(_argument(argument, nodes) for argument in entry["args"])
         kwargs = {name: _argument(value, nodes) for name, value in entry["kwargs"].items()}
         if op == "output":
