@@ -1,8 +1,5 @@
 // Divides the work of attention among the threads, and gives them the memory that they need.
 
-#include <cstring>
-
-#include "dtype.h"
 #include "in_turn.h"
 #include "shared.h"
 #include "tasks.h"
@@ -10,21 +7,6 @@
 namespace fusewheel {
 
 using FUSEWHEEL_ISA::parallel_for;
-
-namespace {
-
-// Queries that see no key are in no task.
-void clear_results(const AttentionBackwardArgs& args) {
-  const auto& shape = args.forward.shape;
-  const int64_t count = shape.batch * shape.heads * shape.queries;
-  const int64_t size = bytes_of(shape.dtype);
-  std::memset(args.grad_q.data, 0, static_cast<size_t>(count * shape.size * size));
-  if (args.dots != nullptr) {
-    std::memset(args.dots, 0, static_cast<size_t>(count) * (size == 8 ? 8 : 4));
-  }
-}
-
-}  // namespace
 
 int64_t attention_scratch_bytes(const AttentionShape&) { return 0; }
 
@@ -36,7 +18,7 @@ void attention_launch(const AttentionArgs& args, Stream) {
 
 void attention_backward_launch(const AttentionBackwardArgs& args, Stream) {
   const auto& shape = args.forward.shape;
-  clear_results(args);
+  clear_results(args, shape.batch * shape.heads * shape.queries);
   const AttentionPlan plan = FUSEWHEEL_SELECT(attention_backward_plan)(shape);
   Shared shared(plan);
   const AttentionBackwardTasks tasks = shared.tasks(args);

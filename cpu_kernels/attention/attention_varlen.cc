@@ -5,7 +5,6 @@
 #include <fusewheel/attention/attention_varlen_args.h>
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "dtype.h"
@@ -17,8 +16,6 @@ namespace fusewheel {
 using FUSEWHEEL_ISA::parallel_for;
 
 namespace {
-
-int64_t accumulate_bytes(Dtype dtype) { return dtype == Dtype::kFloat64 ? 8 : 4; }
 
 void* advance(void* data, int64_t bytes) {
   return data == nullptr ? nullptr : static_cast<char*>(data) + bytes;
@@ -126,14 +123,7 @@ void attention_varlen_launch(const AttentionVarlenArgs& args, Stream) {
 void attention_varlen_backward_launch(const AttentionVarlenBackwardArgs& call, Stream) {
   const auto& args = call.all;
   const auto& shape = args.forward.shape;
-  const int64_t queries = shape.heads * shape.queries;
-  const int64_t wide = accumulate_bytes(shape.dtype);
-  // Of queries that see no key.
-  std::memset(args.grad_q.data, 0,
-              static_cast<size_t>(queries * shape.size * bytes_of(shape.dtype)));
-  if (args.dots != nullptr) {
-    std::memset(args.dots, 0, static_cast<size_t>(queries * wide));
-  }
+  clear_results(args, shape.heads * shape.queries);
   parallel_for(shape.heads, 1, [&](int64_t begin, int64_t end) {
     FUSEWHEEL_SELECT(attention_delta)(args, begin, end);
   });
