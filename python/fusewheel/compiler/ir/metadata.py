@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 from fusewheel._torch.fx import storage_key
 
@@ -111,6 +111,12 @@ def storage_of(tensor: torch.Tensor) -> int | None:
         return storage_key(tensor)
     except (NotImplementedError, RuntimeError):  # a subclass without storage
         return None
+
+
+def note_failure(graph: Graph) -> None:
+    """Note in the `meta` of a graph's module that an error left a part of the graph as it was."""
+    if graph.owning_module is not None:
+        graph.owning_module.meta[FAILED] = True
 
 
 def bodies_of(node: Node) -> list[GraphModule]:

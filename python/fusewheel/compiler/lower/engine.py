@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from fusewheel.compiler.ir.metadata import BOUND, FAILED
+from fusewheel.compiler.ir.metadata import BOUND, note_failure
 from fusewheel.compiler.ir.pattern import Context
 from fusewheel.compiler.ir.source import Line, line_of
 from fusewheel.compiler.lower.program import Lowered, write_program
@@ -80,8 +80,7 @@ def lower(
         # Python can call all operators too.
         if os.environ.get("FUSEWHEEL_COMPILER_STRICT"):
             raise
-        if context.graph.owning_module is not None:
-            context.graph.owning_module.meta[FAILED] = True
+        note_failure(context.graph)
         _log.warning("the graph is left without programs", exc_info=True)
         return []
     if only_if_faster:

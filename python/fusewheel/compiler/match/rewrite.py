@@ -16,7 +16,7 @@ from fusewheel.compiler.cost import processor, rules
 from fusewheel.compiler.cost.traffic import traffic
 from fusewheel.compiler.ir.canonical import is_op, view
 from fusewheel.compiler.ir.effects import Modes
-from fusewheel.compiler.ir.metadata import FAILED, bodies_of, same_sizes, tensor_of
+from fusewheel.compiler.ir.metadata import bodies_of, note_failure, same_sizes, tensor_of
 from fusewheel.compiler.ir.pattern import (
     Builder,
     Caller,
@@ -183,7 +183,7 @@ class _Pass:
                 # Losing a rewrite is better than losing the user's model.
                 if os.environ.get("FUSEWHEEL_COMPILER_STRICT"):
                     raise
-                _note_failure(self._facts.graph)
+                note_failure(self._facts.graph)
                 text = "pattern %s failed and is skipped for this graph"
                 _log.warning(text, self._pattern.name, exc_info=True)
                 break
@@ -280,11 +280,6 @@ class _Pass:
             inputs = list(node.all_input_nodes)
             self._context.erase(node)
             todo += inputs
-
-
-def _note_failure(graph: Graph) -> None:
-    if graph.owning_module is not None:
-        graph.owning_module.meta[FAILED] = True
 
 
 def _detached(builder: Builder, root: Node, result: Node) -> Node:
