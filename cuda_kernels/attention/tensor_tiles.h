@@ -1,31 +1,19 @@
-// Tiles of attention in half precision in shared memory, as the tensor cores take them.
-//
-// A tile is kTile rows of D elements. A piece is 8 neighbouring elements, 128 bits. Pieces of a row
-// change places so that those at the same place of 8 rows are in different banks.
+// Tiles of attention in half precision in shared memory: kTile rows of D elements.
 #pragma once
 
-#include "common/mma.h"
+#include "common/half_tile.h"
 #include "softmax.h"
 
 namespace fusewheel {
 namespace {
 
-constexpr int kPiece = 8;
 // Elements of a row of a head at most.
 constexpr int kMostTensorHead = 128;
 constexpr int kWarpRows = kTile / (kTileThreads / kWarp);  // of a tile of scores
 static_assert(kWarpRows == kMmaRows, "a warp has whole tiles of the tensor cores");
 
 template <int D>
-constexpr int kPieces = D / kPiece;
-template <int D>
 constexpr int kHalfTile = kTile * D;  // elements
-
-template <int D, typename T>
-__device__ T* piece_of(T* tile, int row, int piece) {
-  // Written so that the places of later pieces differ by a constant.
-  return tile + (row * kPieces<D> + (piece & ~7) + ((piece ^ row) & 7)) * kPiece;
-}
 
 // Begins to copy rows of a head from `first` on; what the head does not have is zero.
 template <int D, int rows = kTile, typename T>
@@ -67,38 +55,6 @@ template <int D, int rows = kTile, typename T>
 __device__ bool clean_tile(T* tile) {
   const int row = static_cast<int>(threadIdx.x);
   return row < rows && clean_row<D>(tile, row);
-}
-
-// The left factors of 16 rows, 16 elements of each from element 16 * step on.
-template <int D, typename T>
-__device__ void load_left(const T* tile, int row, int step, uint32_t (&to)[4]) {
-  const int lane = threadIdx.x % kWarp;
-  load_matrices<false>(piece_of<D>(tile, row + lane % 16, step * 2 + lane / 16), to);
-}
-
-// The right factors for the products with 16 rows of a tile, 16 elements of each: the first two words
-// are those of the first 8 rows.
-template <int D, typename T>
-__device__ void load_rows(const T* tile, int row, int step, uint32_t (&to)[4]) {
-  const int lane = threadIdx.x % kWarp;
-  load_matrices<false>(
-      piece_of<D>(tile, row + lane / 16 * 8 + lane % 8, step * 2 + lane / 8 % 2), to);
-}
-
-// The right factors for the products with 16 columns of a tile, over 16 rows: the first two words are
-// those of the first 8 columns.
-template <int D, typename T>
-__device__ void load_columns(const T* tile, int row, int column, uint32_t (&to)[4]) {
-  const int lane = threadIdx.x % kWarp;
-  load_matrices<true>(piece_of<D>(tile, row + lane % 16, column / kPiece + lane / 16), to);
-}
-
-template <typename T>
-__device__ void multiply_pair(const uint32_t (&left)[4], const uint32_t (&right)[4],
-                              float (&first)[4], float (&second)[4], T type) {
-  const uint32_t halves[2][2] = {{right[0], right[1]}, {right[2], right[3]}};
-  multiply_add_tiles(left, halves[0], first, type);
-  multiply_add_tiles(left, halves[1], second, type);
 }
 
 // Products of a warp's 16 rows with the kTile rows of another tile.

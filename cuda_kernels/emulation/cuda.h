@@ -51,6 +51,7 @@ struct alignas(16) uint4 {
 inline __attribute__((noipa)) uint4 __ldg(const uint4* from) { return *from; }
 
 inline float __uint_as_float(unsigned bits) { return ::fusewheel::emulation::as_float(bits); }
+inline unsigned __float_as_uint(float value) { return ::fusewheel::emulation::as_bits(value); }
 
 inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>((static_cast<unsigned __int128>(a) * b) >> 64);

@@ -15,19 +15,22 @@ namespace {
 constexpr int64_t kPartBytes = 32 << 20;
 constexpr int64_t kLeastColumns = 64;
 
-// y of the columns from `column` on, for groups from `first` to `last`. Numbers lie as their blocks do.
+// y of the columns from `column` on, for groups from `first` to `last`. Numbers lie as their blocks do;
+// `rest_step` bytes behind those in bfloat16 lies what they leave out.
 void multiply_part(const GroupedProductArgs& args, DecodedGroups part, const Tensor& memory,
                    Stream stream) {
   const GroupWeights& all = args.weights;
-  auto* numbers = static_cast<float*>(memory.mutable_data_ptr());
+  auto* numbers = static_cast<char*>(memory.mutable_data_ptr());
+  const Dtype dtype = part.rest_step > 0 ? Dtype::kBFloat16 : Dtype::kFloat32;
+  const int64_t bytes = part.rest_step > 0 ? sizeof(float) / 2 : sizeof(float);
   const auto decode = [&](int64_t group, int64_t row, int64_t column, int64_t rows,
                           int64_t columns, int64_t count) {
     LinearWeight weight = all.first;
     weight.data = static_cast<const char*>(all.first.data) + group * all.step;
     weight.rows *= count;
-    float* to = numbers + (group - part.first) * rows * columns;
+    char* to = numbers + (group - part.first) * rows * columns * bytes;
     linear_blocks_dequantise_launch(
-        weight, {row, column, rows * count, columns, to, Dtype::kFloat32}, stream);
+        weight, {row, column, rows * count, columns, to, dtype, to + part.rest_step}, stream);
   };
   const int64_t rows = args.backward ? part.inner : part.columns;
   const int64_t columns = args.backward ? part.columns : part.inner;
@@ -45,8 +48,7 @@ void multiply_part(const GroupedProductArgs& args, DecodedGroups part, const Ten
 }
 
 // Whole weights of some groups at a time; or some columns of one, if a weight is large.
-void multiply_parts(const GroupedLinear& call, Stream stream) {
-  const GroupedProductArgs& args = call.args;
+void multiply_parts(const GroupedProductArgs& args, bool sums, const Tensor& like, Stream stream) {
   const LinearWeight& weight = args.weights.first;
   const int64_t columns = args.backward ? weight.columns : weight.rows;
   const int64_t inner = args.backward ? weight.rows : weight.columns;
@@ -57,13 +59,14 @@ void multiply_parts(const GroupedLinear& call, Stream stream) {
   const int64_t groups = most < columns ? 1 : std::max<int64_t>(fitting / columns, 1);
   const int64_t together = std::min(groups, args.ends.count);
   const int64_t elements = std::max<int64_t>(together, 1) * most * inner;
-  const Tensor memory = empty_contiguous({&elements, 1}, ScalarType::Float, call.y);
+  const Tensor memory = empty_contiguous({&elements, 1}, ScalarType::Float, like);
+  const int64_t rest_step = sums ? elements * kBytes / 2 : 0;
   int64_t first = 0;
   do {
     const int64_t last = std::min(first + groups, args.ends.count);
     for (int64_t column = 0; column < columns; column += most) {
       const int64_t count = std::min(most, columns - column);
-      multiply_part(args, {first, last, column, count, inner, nullptr}, memory, stream);
+      multiply_part(args, {first, last, column, count, inner, nullptr, rest_step}, memory, stream);
     }
     first = last;
   } while (first < args.ends.count);
@@ -80,13 +83,16 @@ void multiply(const char* op, GroupedLinear& call) {
   }
   const GroupEnds& ends = call.args.ends;
   const bool by_parts = call.args.backward || ends.rows > kFewRowsOfGroup * ends.count;
-  const RowMatrix x = rows_of(as_type(call.x.tensor, accumulate_type(call.y)));
-  call.x = by_parts ? x : by_vectors(x, kBlockPart);
+  const bool sums = by_parts && grouped_decoded_takes_sums(call.args);
+  if (!sums) {
+    const RowMatrix x = rows_of(as_type(call.x.tensor, accumulate_type(call.y)));
+    call.x = by_parts ? x : by_vectors(x, kBlockPart);
+  }
   call.args.x = call.x.tensor.const_data_ptr();
   call.args.x_stride = call.x.stride;
   on_stream(op, call.y, [&](Stream stream) {
     if (by_parts) {
-      multiply_parts(call, stream);
+      multiply_parts(call.args, sums, call.y, stream);
     } else {
       grouped_linear_blocks_launch(call.args, stream);
     }

@@ -4,6 +4,7 @@
 
 #include "common/rows.h"
 #include "grouped_products.h"
+#include "grouped_tensor.h"
 #include "grouped_tiles.h"
 
 namespace fusewheel {
@@ -44,6 +45,18 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<Accumulate<T>>)
   }
 }
 
+// By tensor cores where they can.
+template <typename T, typename Weight>
+void launch_either(const char* op, const GroupedProductArgs& args, const GroupTiles& part,
+                   const Weight& weight, Stream stream) {
+  if constexpr (kIsHalf<T>) {
+    if (weight.aligned && can_use_tensor_cores<T, Weight>(op, args, part.columns, part.inner)) {
+      return launch_tensor_tiles<T>(op, args, part, weight, stream);
+    }
+  }
+  launch_tiles<T>(op, args, part, weight, stream);
+}
+
 template <typename T>
 void launch_products(const GroupedProductArgs& args, Stream stream) {
   constexpr const char* op = "grouped_linear";
@@ -65,11 +78,11 @@ void launch_products(const GroupedProductArgs& args, Stream stream) {
   if constexpr (!kAsAny<T>) {
     if (same && along) {
       const TileSource<T, true> weight(stored.data, stored.stride, weights.step);
-      return launch_tiles<T>(op, args, all, weight, stream);
+      return launch_either<T>(op, args, all, weight, stream);
     }
     if (same) {
       const TileSource<T, false> weight(stored.data, stored.stride, weights.step);
-      return launch_tiles<T>(op, args, all, weight, stream);
+      return launch_either<T>(op, args, all, weight, stream);
     }
   }
   const AnyTileSource<T> weight{static_cast<const char*>(stored.data), stored.dtype,
@@ -78,25 +91,41 @@ void launch_products(const GroupedProductArgs& args, Stream stream) {
 }
 
 // Forward, a part of the weight lies as its rows do; backward, it is multiplied from the other side.
+template <typename T, bool kAlongInner>
 void launch_decoded(const GroupedProductArgs& args, const DecodedGroups& part, Stream stream) {
   constexpr const char* op = "grouped_linear_blocks";
-  const int64_t width = args.backward ? part.columns : part.inner;
+  const bool sums = part.rest_step > 0;
+  const int64_t width = kAlongInner ? part.inner : part.columns;
+  const int64_t bytes = sums ? sizeof(__nv_bfloat16) : sizeof(float);
   const GroupTiles tiles{{part.first, part.last},
-                         part.columns * part.inner * static_cast<int64_t>(sizeof(float)),
+                         part.columns * part.inner * bytes,
                          part.column,
                          part.columns,
                          args.backward ? args.weights.first.columns : args.weights.first.rows,
-                         part.inner};
-  if (args.dtype == Dtype::kFloat64) {
-    const AnyTileSource<double> weight{reinterpret_cast<const char*>(part.numbers), Dtype::kFloat32,
-                                       args.backward ? 1 : width, args.backward ? width : 1};
-    launch_tiles<double>(op, args, tiles, weight, stream);
-  } else if (args.backward) {
-    const TileSource<float, false> weight(part.numbers, width, tiles.step);
-    launch_tiles<float>(op, args, tiles, weight, stream);
+                         part.inner,
+                         sums ? 2 : 1,
+                         part.rest_step};
+  if constexpr (kIsHalf<T>) {
+    const TileSource<T, kAlongInner> weight(part.numbers, width, tiles.step);
+    launch_tensor_tiles<T>(op, args, tiles, weight, stream);
+  } else if constexpr (kAsAny<T>) {
+    const AnyTileSource<T> weight{static_cast<const char*>(part.numbers), Dtype::kFloat32,
+                                  kAlongInner ? width : 1, kAlongInner ? 1 : width};
+    launch_tiles<T>(op, args, tiles, weight, stream);
   } else {
-    const TileSource<float, true> weight(part.numbers, width, tiles.step);
-    launch_tiles<float>(op, args, tiles, weight, stream);
+    const TileSource<T, kAlongInner> weight(part.numbers, width, tiles.step);
+    launch_tiles<T>(op, args, tiles, weight, stream);
+  }
+}
+
+template <bool kAlongInner>
+void launch_decoded(const GroupedProductArgs& args, const DecodedGroups& part, Stream stream) {
+  if (part.rest_step > 0) {
+    launch_decoded<__nv_bfloat16, kAlongInner>(args, part, stream);
+  } else if (args.dtype == Dtype::kFloat64) {
+    launch_decoded<double, kAlongInner>(args, part, stream);
+  } else {
+    launch_decoded<float, kAlongInner>(args, part, stream);
   }
 }
 
@@ -108,10 +137,23 @@ void grouped_linear_launch(const GroupedProductArgs& args, Stream stream) {
 
 void grouped_decoded_launch(const GroupedProductArgs& args, const DecodedGroups& part,
                             Stream stream) {
-  launch_decoded(args, part, stream);
+  if (args.backward) {
+    launch_decoded<false>(args, part, stream);
+  } else {
+    launch_decoded<true>(args, part, stream);
+  }
+}
+
+bool grouped_decoded_takes_sums(const GroupedProductArgs& args) {
+  using T = __nv_bfloat16;
+  const LinearWeight& weight = args.weights.first;
+  return args.dtype == Dtype::kBFloat16 &&
+         can_use_tensor_cores<T, TileSource<T, true>>("grouped_linear_blocks", args, weight.rows,
+                                                      weight.columns);
 }
 
 void grouped_linear_backward_weight_launch(const GroupedGradientArgs& args, Stream stream) {
+  constexpr const char* op = "grouped_linear_backward_weight";
   const int64_t down = tiles_of(args.grad_columns);
   const int64_t across = tiles_of(args.x_columns);
   const int64_t items = args.ends.count * down * across;
@@ -121,7 +163,12 @@ void grouped_linear_backward_weight_launch(const GroupedGradientArgs& args, Stre
   });
   for_dtype(args.dtype, [&](auto zero) {
     using T = decltype(zero);
-    launch("grouped_linear_backward_weight", grouped_gradients<T>, blocks_for(items, 1),
+    if constexpr (kIsHalf<T>) {
+      if (launch_tensor_gradients<T>(op, args, stream)) {
+        return;
+      }
+    }
+    launch(op, grouped_gradients<T>, blocks_for(items, 1),
            tile_block(), 0, stream, args, TileSource<T, false>(args.grad, args.grad_stride),
            TileSource<T, false>(args.x, args.x_stride), Divisor(down), Divisor(across), items,
            aligned);

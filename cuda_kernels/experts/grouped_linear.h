@@ -8,15 +8,17 @@ namespace fusewheel {
 // With at most so many rows a group, on average, reading the weight is most of the work.
 constexpr int64_t kFewRowsOfGroup = 4;
 
-// A part of the weights in blocks as float32 numbers. Of each group from `first` to
-// `last`, dense: forward [columns, inner], backward [inner, columns].
+// A part of the weights in blocks as numbers, of each group from `first` to `last`, dense: forward
+// [columns, inner], backward [inner, columns]. They are float32; or, for tensor cores, each is the sum of
+// two in bfloat16, of which the second ones begin `rest_step` bytes behind the first.
 struct DecodedGroups {
   int64_t first;
   int64_t last;
   int64_t column;   // of y, where the part begins
   int64_t columns;  // of y
   int64_t inner;
-  const float* numbers;
+  const void* numbers;
+  int64_t rest_step;  // 0 for float32
 };
 
 void grouped_linear_launch(const GroupedProductArgs&, Stream);
@@ -24,6 +26,8 @@ void grouped_linear_launch(const GroupedProductArgs&, Stream);
 // Forward, for few rows by_vectors.
 void grouped_linear_blocks_launch(const GroupedProductArgs&, Stream);
 void grouped_decoded_launch(const GroupedProductArgs&, const DecodedGroups&, Stream);
+// Whether decoded weights may be sums of two: x and y are in bfloat16 then.
+bool grouped_decoded_takes_sums(const GroupedProductArgs&);
 void grouped_linear_backward_weight_launch(const GroupedGradientArgs&, Stream);
 
 }  // namespace fusewheel

@@ -2,21 +2,11 @@
 #pragma once
 
 #include "common/divide.h"
-#include "row_tiles.h"
+#include "group_tiles.h"
 #include "tile_products.h"
 
 namespace fusewheel {
 namespace {
-
-// What a launch computes: columns of y for some groups.
-struct GroupTiles {
-  GroupRange groups;
-  int64_t step;       // from a group's weight to the next, in bytes; the weight is that of the first
-  int64_t column;     // where they begin
-  int64_t columns;    // that are computed
-  int64_t y_columns;  // of all
-  int64_t inner;
-};
 
 template <typename A>
 __device__ void add_bias(const GroupedProductArgs& args, const GroupTiles& part, int64_t group,
@@ -90,10 +80,6 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<Accumulate<X>>)
     }
   }
 }
-
-inline dim3 tile_block() { return dim3(kWarp, kTileWarps); }
-
-inline int64_t tiles_of(int64_t count) { return (count + kTile - 1) / kTile; }
 
 template <typename X, typename Weight>
 void launch_tiles(const char* op, const GroupedProductArgs& args, const GroupTiles& part,

@@ -3,14 +3,11 @@
 #pragma once
 
 #include "common/reduce.h"
-#include "common/vector.h"
+#include "tile_source.h"
 
 namespace fusewheel {
 namespace {
 
-constexpr int kTile = 64;  // rows and columns of the result
-constexpr int kTileWarps = 4;
-constexpr int kTileThreads = kWarp * kTileWarps;
 constexpr int kTileRows = 4;     // of a thread
 constexpr int kTileColumns = 8;  // of a thread
 
@@ -33,73 +30,6 @@ template <typename A, int V>
 __device__ int tile_place(int outer, int inner) {
   return inner * kTile + (outer ^ (inner / V * V));
 }
-
-// V elements of a matrix of T, side by side along the outer or the inner direction.
-template <typename T, bool kAlongInner>
-struct TileSource {
-  using Type = T;
-  static constexpr bool along_inner = kAlongInner;
-  const T* data;
-  int64_t stride;
-  bool aligned;
-
-  TileSource(const void* data, int64_t stride, int64_t step = 0)
-      : data(static_cast<const T*>(data)),
-        stride(stride),
-        aligned(is_aligned(data) && stride % kLanes<T> == 0 && step % kVectorBytes == 0) {}
-
-  // `step` bytes further.
-  __device__ TileSource at(int64_t step) const {
-    TileSource other = *this;
-    other.data = reinterpret_cast<const T*>(reinterpret_cast<const char*>(data) + step);
-    return other;
-  }
-
-  template <int V>
-  __device__ void read(int64_t outer, int64_t inner, int live, Accumulate<T> (&to)[V]) const {
-    const T* from = kAlongInner ? data + outer * stride + inner : data + inner * stride + outer;
-    if (aligned && live >= V) {
-      load(from, to);
-    } else {
-      load(from, to, live);
-    }
-  }
-};
-
-// A matrix of any dtype and strides.
-template <typename T>
-struct AnyTileSource {
-  using Type = T;
-  static constexpr bool along_inner = true;
-  const char* data;
-  Dtype dtype;
-  int64_t outer_stride;
-  int64_t inner_stride;
-
-  __device__ AnyTileSource at(int64_t step) const {
-    AnyTileSource other = *this;
-    other.data += step;
-    return other;
-  }
-
-  template <int V>
-  __device__ void read(int64_t outer, int64_t inner, int live, Accumulate<T> (&to)[V]) const {
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      to[i] = i < live ? load_one<Accumulate<T>>(
-                             data, dtype, outer * outer_stride + (inner + i) * inner_stride)
-                       : 0;
-    }
-  }
-};
-
-// Which part of a matrix a tile comes from; what is beyond it is zero.
-struct TileRange {
-  int64_t outer;
-  int64_t outer_end;
-  int64_t inner;
-  int64_t inner_end;
-};
 
 __device__ inline int at_most(int most, int64_t count) {
   return count < most ? static_cast<int>(count) : most;

@@ -28,7 +28,8 @@ struct Panel {
   int64_t rows;
   int64_t columns;
   void* to;     // [rows, columns], contiguous
-  Dtype dtype;  // of `to`: float32 or, but for blocks, float64
+  Dtype dtype;  // of `to`: float32; float64, but not for blocks; bfloat16, for blocks alone
+  void* rest;   // likewise, with bfloat16: what `to` leaves out, rounded to bfloat16
 };
 
 // Activations to be rounded.

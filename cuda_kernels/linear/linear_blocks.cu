@@ -1,4 +1,4 @@
-// Decodes a weight that is stored in blocks, for ATen's product, a panel at a time. Products of few rows
+// Decodes a weight that is stored in blocks, for a product of many rows, a panel at a time. Products of few rows
 // are in experts/grouped_linear_blocks.cu.
 
 #include "args.h"
@@ -18,7 +18,8 @@ struct BlockPanel {
   int64_t first;   // part of a row
   int64_t parts;   // of a row
   int64_t count;   // of rows
-  float* to;
+  void* to;
+  void* rest;  // of a sum of two, the second ones
 
   template <typename Decoder>
   BlockPanel(Decoder, const LinearWeight& weight, const Panel& panel)
@@ -27,7 +28,8 @@ struct BlockPanel {
         first(panel.column / kBlockPart),
         parts(panel.columns / kBlockPart),
         count(panel.rows),
-        to(static_cast<float*>(panel.to)) {
+        to(panel.to),
+        rest(panel.rest) {
     const int64_t bytes = weight.columns / Decoder::kWeights * Decoder::kBytes;
     const auto* begin = static_cast<const uint8_t*>(weight.data);
     stored = {begin, begin + (weight.rows - 1) * stride + bytes};
@@ -38,12 +40,32 @@ struct BlockPanel {
   }
 };
 
-// A warp decodes a run of parts. A lane has as many weights at a time as it writes at once.
-template <typename Decoder>
+__device__ inline void write_weights(const float (&weights)[kLanes<float>], const BlockPanel& panel,
+                                     int64_t at) {
+  store(static_cast<float*>(panel.to) + at, weights);
+}
+
+// Each weight as a sum of two, the first cut off, the second rounded: 16 bits in all.
+__device__ inline void write_weights(const float (&weights)[kLanes<__nv_bfloat16>],
+                                     const BlockPanel& panel, int64_t at) {
+  constexpr int N = kLanes<__nv_bfloat16>;
+  float first[N];
+  float rest[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    first[i] = __uint_as_float(__float_as_uint(weights[i]) & 0xffff0000u);
+    // Of an infinity, which is equal too, the difference would be NaN.
+    rest[i] = weights[i] == first[i] ? 0 : weights[i] - first[i];
+  }
+  store(static_cast<__nv_bfloat16*>(panel.to) + at, first);
+  store(static_cast<__nv_bfloat16*>(panel.rest) + at, rest);
+}
+
+// A warp decodes a run of parts. A lane has N weights at a time, as many as it writes at once.
+template <typename Decoder, int N>
 __global__ void __launch_bounds__(kWarp* kDecodeWarps, 4)  // half of the warps there can be
     decode_blocks(const __grid_constant__ BlockPanel panel, Divisor runs, int64_t items) {
   using Stage = BlockStage<Decoder>;
-  constexpr int N = kLanes<float>;
   __shared__ Stage stages[kDecodeWarps];
   const int64_t warps = static_cast<int64_t>(gridDim.x) * kDecodeWarps;
   for (int64_t item = static_cast<int64_t>(blockIdx.x) * kDecodeWarps + threadIdx.y; item < items;
@@ -52,8 +74,9 @@ __global__ void __launch_bounds__(kWarp* kDecodeWarps, 4)  // half of the warps 
     const int64_t begin = (item - row * runs.divisor) * Stage::kRun;
     const auto run = stages[threadIdx.y].fill(panel.stored, panel.rows + row * panel.stride,
                                               panel.first + begin, panel.parts - begin);
-    float* to = panel.to + (row * panel.parts + begin) * kBlockPart;
-    run.template for_own<N>([&](int i, const float(&weights)[N]) { store(to + i, weights); });
+    const int64_t first = (row * panel.parts + begin) * kBlockPart;
+    run.template for_own<N>(
+        [&](int i, const float(&weights)[N]) { write_weights(weights, panel, first + i); });
   }
 }
 
@@ -69,8 +92,11 @@ void linear_blocks_dequantise_launch(const LinearWeight& weight, const Panel& pa
     const BlockPanel own(decoder, weight, panel);
     const int64_t runs = (own.parts + BlockStage<Decoder>::kRun - 1) / BlockStage<Decoder>::kRun;
     const int64_t items = own.count * runs;
-    launch("linear_blocks", decode_blocks<Decoder>, blocks_for(items, kDecodeWarps),
-           dim3(kWarp, kDecodeWarps), 0, stream, own, Divisor(runs), items);
+    const auto kernel = panel.dtype == Dtype::kFloat32
+                            ? decode_blocks<Decoder, kLanes<float>>
+                            : decode_blocks<Decoder, kLanes<__nv_bfloat16>>;
+    launch("linear_blocks", kernel, blocks_for(items, kDecodeWarps), dim3(kWarp, kDecodeWarps), 0,
+           stream, own, Divisor(runs), items);
   });
 }
 

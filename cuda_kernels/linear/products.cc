@@ -98,7 +98,8 @@ void multiply_panels(const Linear& call, Stream stream) {
   for (int64_t begin = 0; begin < weight.rows; begin += panels.most) {
     const int64_t count = std::min(panels.most, weight.rows - begin);
     const Tensor decoded = panels.matrix(count, weight.columns);
-    decode(weight, {begin, 0, count, weight.columns, decoded.mutable_data_ptr(), dtype_of(decoded)},
+    decode(weight,
+           {begin, 0, count, weight.columns, decoded.mutable_data_ptr(), dtype_of(decoded), nullptr},
            stream);
     const auto bias =
         call.bias ? std::optional<Tensor>(part(*call.bias, 0, begin, count)) : std::nullopt;
@@ -116,7 +117,8 @@ void multiply_panels(const LinearBackward& call, Stream stream) {
   for (int64_t begin = 0; begin < weight.columns; begin += panels.most) {
     const int64_t count = std::min(panels.most, weight.columns - begin);
     const Tensor decoded = panels.matrix(weight.rows, count);
-    decode(weight, {0, begin, weight.rows, count, decoded.mutable_data_ptr(), dtype_of(decoded)},
+    decode(weight,
+           {0, begin, weight.rows, count, decoded.mutable_data_ptr(), dtype_of(decoded), nullptr},
            stream);
     rounded_linear(grad, transposed(as_type(decoded, panels.type)), std::nullopt,
                    part(grad_x, 1, begin, count));

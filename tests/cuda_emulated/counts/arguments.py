@@ -219,20 +219,20 @@ def grouped_backward_weight(rows: int) -> Arguments:
     return new(rows, OUTER), new(rows, INNER), new(1).expand(GROUPS, OUTER, INNER), ends(rows)
 
 
-def grouped_blocks(rows: int) -> Arguments:
+def grouped_blocks(rows: int, new: Callable[..., Tensor] = wide) -> Arguments:
     """Rows of groups, and a weight in stored blocks for each."""
     stored, kind = blocks("Q4_K", GROUPS * OUTER, INNER)
-    return wide(rows, INNER), stored.unflatten(0, (GROUPS, OUTER)), kind, ends(rows), None
+    return new(rows, INNER), stored.unflatten(0, (GROUPS, OUTER)), kind, ends(rows), None
 
 
-def grouped_blocks_backward(rows: int) -> Arguments:
+def grouped_blocks_backward(rows: int, new: Callable[..., Tensor] = wide) -> Arguments:
     """What the gradient of these rows is computed from."""
     stored, kind = blocks("Q4_K", GROUPS * OUTER, INNER)
-    return wide(rows, OUTER), stored.unflatten(0, (GROUPS, OUTER)), kind, ends(rows)
+    return new(rows, OUTER), stored.unflatten(0, (GROUPS, OUTER)), kind, ends(rows)
 
 
 def decoded_groups(rows: int) -> int:
-    """Bytes of these weights in float32, written and read."""
+    """Bytes of these weights in float32, or in two parts in bfloat16, written and read."""
     return 2 * 4 * GROUPS * OUTER * INNER
 
 

@@ -290,7 +290,9 @@ def _cases() -> Iterator[Case]:
         ("grouped_linear_blocks_backward", grouped_blocks_backward),
     ):
         what = f"8192 rows, {groups}"
-        yield Case(operator, what, make, 256, 8192, decoded_groups, products=1)
+        own = partial(make, new=new), 256, 8192, decoded_groups
+        yield Case(operator, what, *own, products=2)  # a weight is a sum of two
+        yield Case(operator, f"float32, {what}", make, 256, 8192, decoded_groups, products=1)
     for operator, make in (("grouped_linear", grouped), ("grouped_linear_blocks", grouped_blocks)):
         yield Case(operator, f"8 rows, {groups}", make, 8, 8, products=1)
     what = "8 tokens, 4 of 32, Q4_K, 1024 x 512"

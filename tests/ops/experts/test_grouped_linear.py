@@ -17,13 +17,16 @@ def ends_of(*sizes: int) -> torch.Tensor:
     return torch.tensor(sizes).cumsum(0).int()
 
 
-# Groups of no row, one, few and many take other kernels; tiles end inside these sizes.
+# Groups of no row, one, few and many take other kernels; tiles end inside these sizes. Tensor cores
+# take those that are multiples of 8.
 @pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize(("features", "outputs"), [(7, 33), (130, 70), (512, 8)])
+@pytest.mark.parametrize(
+    ("features", "outputs"), [(7, 33), (130, 70), (512, 8), (136, 264), (8, 136)]
+)
 def test_groups_of_any_size(features, outputs, transposed, dtype):
-    ends = ends_of(1, 0, 17, 4, 0, 40, 2)
+    ends = ends_of(1, 0, 17, 4, 0, 70, 2)
     make = Make(dtype)
-    x, bias = make(70, features), make(7, outputs)
+    x, bias = make(100, features), make(7, outputs)
     weight = (make.transposed if transposed else make)(7, outputs, features)
     exact = layers(x.double(), weight.double(), ends, bias.double())
     got = fusewheel.grouped_linear(x, weight, ends, bias)
@@ -66,7 +69,9 @@ def test_the_weight_of_a_group_without_rows_is_not_read():
 
 
 # In bfloat16 groups of many rows are multiplied by other instructions, in steps of 32 rows.
-@pytest.mark.parametrize(("features", "outputs"), [(7, 33), (130, 70), (512, 8)])
+@pytest.mark.parametrize(
+    ("features", "outputs"), [(7, 33), (130, 70), (512, 8), (136, 72), (264, 136)]
+)
 def test_gradient_of_the_weight_for_groups_of_any_size(features, outputs, dtype):
     sizes = (1, 0, 17, 4, 0, 64, 33, 2)
     make = Make(dtype)
@@ -104,11 +109,32 @@ def test_no_groups():
     assert torch.equal(fusewheel.grouped_linear(x, weight, ends), torch.zeros(4, 3))
 
 
-def test_nan_keeps_to_its_row():
-    x, weight, ends = Make()(30, 40), Make(seed=1)(2, 9, 40), ends_of(20, 10)
+@pytest.mark.parametrize("outputs", [9, 16])
+def test_nan_keeps_to_its_row(outputs, dtype):
+    x, weight = Make(dtype)(30, 40), Make(dtype, seed=1)(2, outputs, 40)
     x[4, 3] = float("nan")
-    rows = fusewheel.grouped_linear(x, weight, ends).isnan()
-    assert rows[4].all() and rows.sum() == 9
+    rows = fusewheel.grouped_linear(x, weight, ends_of(20, 10)).isnan()
+    assert rows[4].all() and rows.sum() == outputs
+    x[:, 3] = 0
+    weight[1, 5, 3] = float("inf")  # times 0
+    rows = fusewheel.grouped_linear(x, weight, ends_of(20, 10)).isnan()
+    assert rows[20:, 5].all() and rows.sum() == 10
+
+
+# Nothing is read behind a row of a view, nor of the rows behind a group's last.
+def test_views_with_nan_in_their_gaps(dtype):
+    wide, weight = Make(dtype)(90, 80), Make(dtype, seed=1)(2, 136, 144)
+    wide[:, 72:] = float("nan")
+    weight[..., 72:] = float("nan")
+    x, own, ends = wide[:, :72], weight[..., :72], ends_of(67, 9)
+    got = fusewheel.grouped_linear(x, own, ends)
+    exact = layers(x.double(), own.double(), ends)
+    assert_as_good_as_eager(got, layers(x, own, ends), exact)
+    grad = Make(dtype, seed=2)(90, 136)
+    grad[76:] = float("nan")  # in no group
+    operators = torch.ops.fusewheel
+    assert operators.grouped_linear_backward_x(grad, own, ends)[:76].isfinite().all()
+    assert operators.grouped_linear_backward_weight(grad, x, own, ends).isfinite().all()
 
 
 @pytest.mark.parametrize("rows", [1, 5, 40])

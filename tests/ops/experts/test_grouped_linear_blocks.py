@@ -22,18 +22,40 @@ def weight(name: str, groups: int, rows: int, columns: int) -> tuple[torch.Tenso
     return blocks.unflatten(0, (groups, rows)), format.number
 
 
-# Groups of no row, one, few and many take other kernels; tiles end inside these sizes.
+# Groups of no row, one, few and many take other kernels; tiles end inside these sizes. Tensor cores
+# take multiples of 8 in bfloat16.
 @pytest.mark.parametrize("name", ["Q4_1", "Q8_0", "MXFP4", "Q6_K"])
-def test_groups_of_any_size(name, dtype):
-    ends = ends_of(1, 0, 17, 4, 0, 40, 2)
+@pytest.mark.parametrize("outputs", [70, 136])
+def test_groups_of_any_size(name, outputs, dtype):
+    ends = ends_of(1, 0, 17, 4, 0, 70, 2)
     make = Make(dtype)
-    x, bias = make(70, 256), make(7, 70)
-    blocks, kind = weight(name, 7, 70, 256)
+    x, bias = make(100, 256), make(7, outputs)
+    blocks, kind = weight(name, 7, outputs, 256)
     own, arguments = OPERATORS["grouped_linear_blocks"], (x, blocks, kind, ends, bias)
     contract = grouped_linear_blocks
     assert_call_as_good_as_eager(
         compute, own.overload, own.reference, arguments, name, contract=contract
     )
+
+
+@pytest.mark.parametrize("name", ["NF4", "Q8_0", "Q4_K"])
+@pytest.mark.parametrize("outputs", [70, 136])
+def test_gradients_for_groups_of_any_size(name, outputs, dtype):
+    ends = ends_of(1, 0, 17, 4, 0, 70, 2)
+    blocks, kind = weight(name, 7, outputs, 256)
+    own = OPERATORS["grouped_linear_blocks_backward"]
+    arguments = Make(dtype)(100, outputs), blocks, kind, ends
+    assert_call_as_good_as_eager(compute, own.overload, own.reference, arguments, name)
+
+
+def test_infinite_weights(dtype):
+    """Not NaN, though bfloat16 holds them in two parts."""
+    blocks, _ = weight("Q8_0", 2, 16, 64)
+    blocks[1, 5, 0, :2] = torch.tensor([0, 0x7C], dtype=torch.uint8)  # an infinite scale
+    blocks[1, 5, 0, 2:] = 1
+    x = Make(dtype)(40, 64).abs()
+    y = fusewheel.grouped_linear_blocks(x, blocks, "Q8_0", ends_of(20, 20))
+    assert (y[20:, 5] == float("inf")).all() and y.isfinite().sum() == 40 * 16 - 20
 
 
 @pytest.mark.parametrize("name", FORMATS)
