@@ -6,6 +6,7 @@
 #include "grouped_linear.h"
 #include "linear/args.h"
 #include "linear/by_vectors.h"
+#include "linear/many_rows.h"
 
 namespace fusewheel {
 namespace {
@@ -17,8 +18,8 @@ constexpr int64_t kLeastColumns = 64;
 
 // y of the columns from `column` on, for groups from `first` to `last`. Numbers lie as their blocks do;
 // `rest_step` bytes behind those in bfloat16 lies what they leave out.
-void multiply_part(const GroupedProductArgs& args, DecodedGroups part, const Tensor& memory,
-                   Stream stream) {
+void multiply_part(const char* op, const GroupedProductArgs& args, DecodedGroups part,
+                   const Tensor& memory, Stream stream) {
   const GroupWeights& all = args.weights;
   auto* numbers = static_cast<char*>(memory.mutable_data_ptr());
   const Dtype dtype = part.rest_step > 0 ? Dtype::kBFloat16 : Dtype::kFloat32;
@@ -29,7 +30,7 @@ void multiply_part(const GroupedProductArgs& args, DecodedGroups part, const Ten
     weight.data = static_cast<const char*>(all.first.data) + group * all.step;
     weight.rows *= count;
     char* to = numbers + (group - part.first) * rows * columns * bytes;
-    linear_blocks_dequantise_launch(
+    dequantise_launch(
         weight, {row, column, rows * count, columns, to, dtype, to + part.rest_step}, stream);
   };
   const int64_t rows = args.backward ? part.inner : part.columns;
@@ -44,11 +45,12 @@ void multiply_part(const GroupedProductArgs& args, DecodedGroups part, const Ten
     }
   }
   part.numbers = numbers;
-  grouped_decoded_launch(args, part, stream);
+  grouped_decoded_launch(op, args, part, stream);
 }
 
 // Whole weights of some groups at a time; or some columns of one, if a weight is large.
-void multiply_parts(const GroupedProductArgs& args, bool sums, const Tensor& like, Stream stream) {
+void multiply_parts(const char* op, const GroupedProductArgs& args, bool sums, const Tensor& like,
+                    Stream stream) {
   const LinearWeight& weight = args.weights.first;
   const int64_t columns = args.backward ? weight.columns : weight.rows;
   const int64_t inner = args.backward ? weight.rows : weight.columns;
@@ -66,13 +68,31 @@ void multiply_parts(const GroupedProductArgs& args, bool sums, const Tensor& lik
     const int64_t last = std::min(first + groups, args.ends.count);
     for (int64_t column = 0; column < columns; column += most) {
       const int64_t count = std::min(most, columns - column);
-      multiply_part(args, {first, last, column, count, inner, nullptr, rest_step}, memory, stream);
+      multiply_part(op, args, {first, last, column, count, inner, nullptr, rest_step}, memory,
+                    stream);
     }
     first = last;
   } while (first < args.ends.count);
 }
 
+// A linear layer is a group of all rows.
+GroupedProductArgs one_group(const LinearArgs& args, bool backward) {
+  const GroupEnds ends = {nullptr, 0, true, 1, args.rows};
+  return {ends,      {args.weight, false, 0}, backward,        args.x, args.x_stride,
+          args.y_dtype, args.bias,            args.bias_dtype, args.y};
+}
+
 }  // namespace
+
+bool linear_decoded_tensor(const char* op, const LinearArgs& args, bool backward,
+                           const Tensor& like, Stream stream) {
+  const GroupedProductArgs own = one_group(args, backward);
+  const bool can = args.x_dtype == args.y_dtype && grouped_decoded_takes_sums(op, own);
+  if (can) {
+    multiply_parts(op, own, true, like, stream);
+  }
+  return can;
+}
 
 void multiply(const char* op, GroupedLinear& call) {
   if (call.y.numel() == 0) {
@@ -83,7 +103,7 @@ void multiply(const char* op, GroupedLinear& call) {
   }
   const GroupEnds& ends = call.args.ends;
   const bool by_parts = call.args.backward || ends.rows > kFewRowsOfGroup * ends.count;
-  const bool sums = by_parts && grouped_decoded_takes_sums(call.args);
+  const bool sums = by_parts && grouped_decoded_takes_sums(op, call.args);
   if (!sums) {
     const RowMatrix x = rows_of(as_type(call.x.tensor, accumulate_type(call.y)));
     call.x = by_parts ? x : by_vectors(x, kBlockPart);
@@ -92,7 +112,7 @@ void multiply(const char* op, GroupedLinear& call) {
   call.args.x_stride = call.x.stride;
   on_stream(op, call.y, [&](Stream stream) {
     if (by_parts) {
-      multiply_parts(call.args, sums, call.y, stream);
+      multiply_parts(op, call.args, sums, call.y, stream);
     } else {
       grouped_linear_blocks_launch(call.args, stream);
     }

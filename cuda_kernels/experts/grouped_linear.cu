@@ -92,8 +92,8 @@ void launch_products(const GroupedProductArgs& args, Stream stream) {
 
 // Forward, a part of the weight lies as its rows do; backward, it is multiplied from the other side.
 template <typename T, bool kAlongInner>
-void launch_decoded(const GroupedProductArgs& args, const DecodedGroups& part, Stream stream) {
-  constexpr const char* op = "grouped_linear_blocks";
+void launch_decoded(const char* op, const GroupedProductArgs& args, const DecodedGroups& part,
+                    Stream stream) {
   const bool sums = part.rest_step > 0;
   const int64_t width = kAlongInner ? part.inner : part.columns;
   const int64_t bytes = sums ? sizeof(__nv_bfloat16) : sizeof(float);
@@ -119,13 +119,14 @@ void launch_decoded(const GroupedProductArgs& args, const DecodedGroups& part, S
 }
 
 template <bool kAlongInner>
-void launch_decoded(const GroupedProductArgs& args, const DecodedGroups& part, Stream stream) {
+void launch_decoded(const char* op, const GroupedProductArgs& args, const DecodedGroups& part,
+                    Stream stream) {
   if (part.rest_step > 0) {
-    launch_decoded<__nv_bfloat16, kAlongInner>(args, part, stream);
+    launch_decoded<__nv_bfloat16, kAlongInner>(op, args, part, stream);
   } else if (args.dtype == Dtype::kFloat64) {
-    launch_decoded<double, kAlongInner>(args, part, stream);
+    launch_decoded<double, kAlongInner>(op, args, part, stream);
   } else {
-    launch_decoded<float, kAlongInner>(args, part, stream);
+    launch_decoded<float, kAlongInner>(op, args, part, stream);
   }
 }
 
@@ -135,21 +136,20 @@ void grouped_linear_launch(const GroupedProductArgs& args, Stream stream) {
   for_dtype(args.dtype, [&](auto zero) { launch_products<decltype(zero)>(args, stream); });
 }
 
-void grouped_decoded_launch(const GroupedProductArgs& args, const DecodedGroups& part,
-                            Stream stream) {
+void grouped_decoded_launch(const char* op, const GroupedProductArgs& args,
+                            const DecodedGroups& part, Stream stream) {
   if (args.backward) {
-    launch_decoded<false>(args, part, stream);
+    launch_decoded<false>(op, args, part, stream);
   } else {
-    launch_decoded<true>(args, part, stream);
+    launch_decoded<true>(op, args, part, stream);
   }
 }
 
-bool grouped_decoded_takes_sums(const GroupedProductArgs& args) {
+bool grouped_decoded_takes_sums(const char* op, const GroupedProductArgs& args) {
   using T = __nv_bfloat16;
   const LinearWeight& weight = args.weights.first;
   return args.dtype == Dtype::kBFloat16 &&
-         can_use_tensor_cores<T, TileSource<T, true>>("grouped_linear_blocks", args, weight.rows,
-                                                      weight.columns);
+         can_use_tensor_cores<T, TileSource<T, true>>(op, args, weight.rows, weight.columns);
 }
 
 void grouped_linear_backward_weight_launch(const GroupedGradientArgs& args, Stream stream) {

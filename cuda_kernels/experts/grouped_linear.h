@@ -25,9 +25,9 @@ void grouped_linear_launch(const GroupedProductArgs&, Stream);
 // x in the dtype of sums: float64 where y is, else float32.
 // Forward, for few rows by_vectors.
 void grouped_linear_blocks_launch(const GroupedProductArgs&, Stream);
-void grouped_decoded_launch(const GroupedProductArgs&, const DecodedGroups&, Stream);
+void grouped_decoded_launch(const char* op, const GroupedProductArgs&, const DecodedGroups&, Stream);
 // Whether decoded weights may be sums of two: x and y are in bfloat16 then.
-bool grouped_decoded_takes_sums(const GroupedProductArgs&);
+bool grouped_decoded_takes_sums(const char* op, const GroupedProductArgs&);
 void grouped_linear_backward_weight_launch(const GroupedGradientArgs&, Stream);
 
 }  // namespace fusewheel

@@ -28,7 +28,7 @@ struct Panel {
   int64_t rows;
   int64_t columns;
   void* to;     // [rows, columns], contiguous
-  Dtype dtype;  // of `to`: float32; float64, but not for blocks; bfloat16, for blocks alone
+  Dtype dtype;  // of `to`: float32 or bfloat16 or, but for blocks, float64
   void* rest;   // likewise, with bfloat16: what `to` leaves out, rounded to bfloat16
 };
 
@@ -60,6 +60,14 @@ void linear_int4_dequantise_launch(const LinearWeight&, const Panel&, Stream);
 constexpr int64_t kFewBlockRows = 4;
 void linear_blocks_launch(const LinearArgs&, Stream);
 void linear_blocks_dequantise_launch(const LinearWeight&, const Panel&, Stream);
+
+inline void dequantise_launch(const LinearWeight& weight, const Panel& panel, Stream stream) {
+  switch (weight.kind) {
+    case WeightKind::kInt8: return linear_int8_dequantise_launch(weight, panel, stream);
+    case WeightKind::kInt4: return linear_int4_dequantise_launch(weight, panel, stream);
+    default: return linear_blocks_dequantise_launch(weight, panel, stream);
+  }
+}
 
 // For both kinds of codes.
 void round_launch(const RoundArgs&, Stream);

@@ -4,6 +4,7 @@
 #include "args.h"
 #include "block_stage.h"
 #include "common/divide.h"
+#include "decoded.h"
 
 namespace fusewheel {
 namespace {
@@ -19,7 +20,7 @@ struct BlockPanel {
   int64_t parts;   // of a row
   int64_t count;   // of rows
   void* to;
-  void* rest;  // of a sum of two, the second ones
+  void* rest;
 
   template <typename Decoder>
   BlockPanel(Decoder, const LinearWeight& weight, const Panel& panel)
@@ -40,27 +41,6 @@ struct BlockPanel {
   }
 };
 
-__device__ inline void write_weights(const float (&weights)[kLanes<float>], const BlockPanel& panel,
-                                     int64_t at) {
-  store(static_cast<float*>(panel.to) + at, weights);
-}
-
-// Each weight as a sum of two, the first cut off, the second rounded: 16 bits in all.
-__device__ inline void write_weights(const float (&weights)[kLanes<__nv_bfloat16>],
-                                     const BlockPanel& panel, int64_t at) {
-  constexpr int N = kLanes<__nv_bfloat16>;
-  float first[N];
-  float rest[N];
-#pragma unroll
-  for (int i = 0; i < N; ++i) {
-    first[i] = __uint_as_float(__float_as_uint(weights[i]) & 0xffff0000u);
-    // Of an infinity, which is equal too, the difference would be NaN.
-    rest[i] = weights[i] == first[i] ? 0 : weights[i] - first[i];
-  }
-  store(static_cast<__nv_bfloat16*>(panel.to) + at, first);
-  store(static_cast<__nv_bfloat16*>(panel.rest) + at, rest);
-}
-
 // A warp decodes a run of parts. A lane has N weights at a time, as many as it writes at once.
 template <typename Decoder, int N>
 __global__ void __launch_bounds__(kWarp* kDecodeWarps, 4)  // half of the warps there can be
@@ -76,7 +56,7 @@ __global__ void __launch_bounds__(kWarp* kDecodeWarps, 4)  // half of the warps 
                                               panel.first + begin, panel.parts - begin);
     const int64_t first = (row * panel.parts + begin) * kBlockPart;
     run.template for_own<N>(
-        [&](int i, const float(&weights)[N]) { write_weights(weights, panel, first + i); });
+        [&](int i, const float(&weights)[N]) { write_weights(weights, panel.to, panel.rest, first + i); });
   }
 }
 
@@ -93,8 +73,8 @@ void linear_blocks_dequantise_launch(const LinearWeight& weight, const Panel& pa
     const int64_t runs = (own.parts + BlockStage<Decoder>::kRun - 1) / BlockStage<Decoder>::kRun;
     const int64_t items = own.count * runs;
     const auto kernel = panel.dtype == Dtype::kFloat32
-                            ? decode_blocks<Decoder, kLanes<float>>
-                            : decode_blocks<Decoder, kLanes<__nv_bfloat16>>;
+                            ? decode_blocks<Decoder, kFloats>
+                            : decode_blocks<Decoder, kSums>;
     launch("linear_blocks", kernel, blocks_for(items, kDecodeWarps), dim3(kWarp, kDecodeWarps), 0,
            stream, own, Divisor(runs), items);
   });

@@ -1,11 +1,12 @@
 // Products of few rows, and of codes with a half type, by kernels that decode the weight as they read it;
-// all others by ATen's.
+// of many in bfloat16 with a decoded weight by tensor cores; all others by ATen's.
 
 #include <fusewheel/aten.h>
 #include <fusewheel/linear/products.h>
 
 #include "args.h"
 #include "by_vectors.h"
+#include "many_rows.h"
 
 namespace fusewheel {
 namespace {
@@ -52,6 +53,18 @@ LinearArgs linear_args(const Linear& call) {
   return args;
 }
 
+LinearArgs linear_args(const LinearBackward& call) {
+  LinearArgs args{};
+  args.weight = call.weight.weight;
+  args.x = call.grad.tensor.const_data_ptr();
+  args.rows = call.grad.count;
+  args.x_stride = call.grad.stride;
+  args.x_dtype = dtype_of(call.grad.tensor);
+  args.y = call.grad_x.mutable_data_ptr();
+  args.y_dtype = dtype_of(call.grad_x);
+  return args;
+}
+
 // A quantised weight is decoded for ATen's product a panel at a time, which takes no more memory
 // than this unless 64 rows or columns do.
 constexpr int64_t kPanelBytes = 32 << 20;
@@ -81,14 +94,6 @@ struct Panels {
   }
 };
 
-void decode(const LinearWeight& weight, const Panel& panel, Stream stream) {
-  switch (weight.kind) {
-    case WeightKind::kInt8: return linear_int8_dequantise_launch(weight, panel, stream);
-    case WeightKind::kInt4: return linear_int4_dequantise_launch(weight, panel, stream);
-    default: return linear_blocks_dequantise_launch(weight, panel, stream);
-  }
-}
-
 // y = x * transposed weight + bias, a panel of rows of the weight after another.
 void multiply_panels(const Linear& call, Stream stream) {
   const LinearWeight& weight = call.weight.weight;
@@ -98,9 +103,10 @@ void multiply_panels(const Linear& call, Stream stream) {
   for (int64_t begin = 0; begin < weight.rows; begin += panels.most) {
     const int64_t count = std::min(panels.most, weight.rows - begin);
     const Tensor decoded = panels.matrix(count, weight.columns);
-    decode(weight,
-           {begin, 0, count, weight.columns, decoded.mutable_data_ptr(), dtype_of(decoded), nullptr},
-           stream);
+    dequantise_launch(
+        weight,
+        {begin, 0, count, weight.columns, decoded.mutable_data_ptr(), dtype_of(decoded), nullptr},
+        stream);
     const auto bias =
         call.bias ? std::optional<Tensor>(part(*call.bias, 0, begin, count)) : std::nullopt;
     rounded_linear(x, as_type(decoded, panels.type), bias, part(y, 1, begin, count));
@@ -117,9 +123,10 @@ void multiply_panels(const LinearBackward& call, Stream stream) {
   for (int64_t begin = 0; begin < weight.columns; begin += panels.most) {
     const int64_t count = std::min(panels.most, weight.columns - begin);
     const Tensor decoded = panels.matrix(weight.rows, count);
-    decode(weight,
-           {0, begin, weight.rows, count, decoded.mutable_data_ptr(), dtype_of(decoded), nullptr},
-           stream);
+    dequantise_launch(
+        weight,
+        {0, begin, weight.rows, count, decoded.mutable_data_ptr(), dtype_of(decoded), nullptr},
+        stream);
     rounded_linear(grad, transposed(as_type(decoded, panels.type)), std::nullopt,
                    part(grad_x, 1, begin, count));
   }
@@ -134,7 +141,19 @@ RowMatrix rounded(const RowMatrix& x, int64_t group_size, Stream stream) {
   return {out, x.count, x.size, x.size};
 }
 
-void multiply_codes(Linear& call, int64_t rounded_by, Stream stream) {
+void multiply_many(const char* op, const Linear& call, Stream stream) {
+  if (!linear_decoded_tensor(op, linear_args(call), false, call.y, stream)) {
+    multiply_panels(call, stream);
+  }
+}
+
+void multiply_many(const char* op, const LinearBackward& call, Stream stream) {
+  if (!linear_decoded_tensor(op, linear_args(call), true, call.grad_x, stream)) {
+    multiply_panels(call, stream);
+  }
+}
+
+void multiply_codes(const char* op, Linear& call, int64_t rounded_by, Stream stream) {
   const bool is_double = call.y.scalar_type() == ScalarType::Double;
   if (rounded_by > 0 && call.x.size > 0 && !is_double) {
     call.x = rounded(call.x, rounded_by, stream);
@@ -142,7 +161,7 @@ void multiply_codes(Linear& call, int64_t rounded_by, Stream stream) {
   const bool is_int8 = call.weight.weight.kind == WeightKind::kInt8;
   if (call.weight.weight.kind == WeightKind::kBlocks) {
     if (call.x.count > kFewBlockRows || call.x.size == 0 || is_double) {
-      return multiply_panels(call, stream);
+      return multiply_many(op, call, stream);
     }
     const RowMatrix x = rows_of(as_type(call.x.tensor, ScalarType::Float));
     call.x = by_vectors(x, kBlockPart);
@@ -157,7 +176,7 @@ void multiply_codes(Linear& call, int64_t rounded_by, Stream stream) {
     return;
   }
   if (call.x.count > kFewRows || is_double) {
-    return multiply_panels(call, stream);
+    return multiply_many(op, call, stream);
   }
   (is_int8 ? linear_int8_launch : linear_int4_launch)(args, stream);
 }
@@ -202,7 +221,7 @@ void multiply(const char* op, Linear& call, int64_t rounded_by) {
     if (call.weight.weight.kind == WeightKind::kFloating) {
       multiply_floats(call, stream);
     } else {
-      multiply_codes(call, rounded_by, stream);
+      multiply_codes(op, call, rounded_by, stream);
     }
   });
 }
@@ -215,7 +234,7 @@ void multiply(const char* op, LinearBackward& call) {
     if (call.weight.weight.kind == WeightKind::kFloating) {
       multiply_floats(call);
     } else {
-      multiply_panels(call, stream);
+      multiply_many(op, call, stream);
     }
   });
 }

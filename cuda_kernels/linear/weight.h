@@ -4,7 +4,7 @@
 #include "args.h"
 #include "common/divide.h"
 #include "common/launch.h"
-#include "common/vector.h"
+#include "decoded.h"
 
 namespace fusewheel {
 namespace {
@@ -150,63 +150,65 @@ struct WeightReader {
 
 constexpr int kDequantiseThreads = 256;
 
-// How many threads share 128 bits of codes: each writes 128 bits of numbers.
-template <typename A, typename Codes>
-constexpr int kSharing = Codes::kParts * Codes::kPart / kLanes<A>;
+// How many threads share 128 bits of codes: each writes V numbers.
+template <typename Codes, int V>
+constexpr int kSharing = Codes::kParts * Codes::kPart / V;
 
-// A panel of the weight as numbers. Neighbouring threads write neighbouring numbers, whose codes they
+// A panel of the weight as numbers of A. Neighbouring threads write neighbouring numbers, whose codes they
 // find in the same vector.
-template <typename A, typename Codes>
+template <typename A, typename Codes, int V>
 __global__ void __launch_bounds__(kDequantiseThreads)
     dequantise(const __grid_constant__ WeightReader<Codes> weight, const Panel panel,
                Divisor pieces, int64_t items, bool aligned) {
-  constexpr int V = kLanes<A>;
   const int64_t size = panel.columns;
   const int64_t threads = static_cast<int64_t>(gridDim.x) * kDequantiseThreads;
   for (int64_t item = static_cast<int64_t>(blockIdx.x) * kDequantiseThreads + threadIdx.x;
        item < items; item += threads) {
     const int64_t row = pieces.divide(item);
     const int64_t piece = item - row * pieces.divisor;
-    const int64_t stored = panel.column / weight.kElements + piece / kSharing<A, Codes>;
+    const int64_t stored = panel.column / weight.kElements + piece / kSharing<Codes, V>;
     const uint4 bits = weight.bits(panel.row + row, stored);
     const auto scale = weight.template scale<A>(panel.row + row, stored);
-    const int first = static_cast<int>(piece % kSharing<A, Codes>) * V;
+    const int first = static_cast<int>(piece % kSharing<Codes, V>) * V;
     const int byte = first % Codes::kPart;
-    const uint32_t word = byte < 8 ? (byte < 4 ? bits.x : bits.y) : (byte < 12 ? bits.z : bits.w);
+    const uint32_t words[] = {byte < 8 ? bits.x : bits.z, byte < 8 ? bits.y : bits.w};
     A values[V];
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      values[i] = Codes::number(static_cast<unsigned char>(word >> (byte % 4 + i) * 8),
+      const uint32_t word = V > 4 ? words[i / 4] : words[byte / 4 % 2];
+      values[i] = Codes::number(static_cast<unsigned char>(word >> (byte % 4 + i % 4) * 8),
                                 first / Codes::kPart, scale);
     }
-    A* to = static_cast<A*>(panel.to) + row * size + piece * V;
+    const int64_t at = row * size + piece * V;
     if (aligned) {
-      store(to, values);
-    } else {
-      store(to, values, size - piece * V);
+      write_weights(values, panel.to, panel.rest, at);
+    } else if constexpr (V == kLanes<A>) {
+      store(static_cast<A*>(panel.to) + at, values, size - piece * V);
     }
   }
 }
 
+// Those in bfloat16 are aligned.
 template <typename Codes>
 void dequantise_launch(const char* op, const LinearWeight& weight, const Panel& panel,
                        Stream stream) {
   const WeightReader<Codes> reader(weight);
-  const auto run = [&](auto zero) {
+  const auto run = [&](auto zero, auto together) {
     using A = decltype(zero);
-    const int64_t pieces = (panel.columns + kLanes<A> - 1) / kLanes<A>;
+    constexpr int V = decltype(together)::value;
+    const int64_t pieces = (panel.columns + V - 1) / V;
     const int64_t items = panel.rows * pieces;
     if (items == 0) {
       return;
     }
-    const bool aligned = is_aligned(panel.to) && panel.columns % kLanes<A> == 0;
-    launch(op, dequantise<A, Codes>, blocks_for(items, kDequantiseThreads), kDequantiseThreads, 0,
-           stream, reader, panel, Divisor(pieces), items, aligned);
+    const bool aligned = is_aligned(panel.to) && panel.columns % V == 0;
+    launch(op, dequantise<A, Codes, V>, blocks_for(items, kDequantiseThreads), kDequantiseThreads,
+           0, stream, reader, panel, Divisor(pieces), items, aligned);
   };
-  if (panel.dtype == Dtype::kFloat64) {
-    run(double{});
-  } else {
-    run(float{});
+  switch (panel.dtype) {
+    case Dtype::kFloat64: return run(double{}, std::integral_constant<int, kLanes<double>>());
+    case Dtype::kBFloat16: return run(float{}, std::integral_constant<int, kSums>());
+    default: return run(float{}, std::integral_constant<int, kFloats>());
   }
 }
 

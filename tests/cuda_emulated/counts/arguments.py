@@ -236,6 +236,34 @@ def decoded_groups(rows: int) -> int:
     return 2 * 4 * GROUPS * OUTER * INNER
 
 
+def decoded_once(rows: int) -> int:
+    """Those of one such weight."""
+    return decoded_groups(rows) // GROUPS
+
+
+def one_of_blocks(rows: int) -> Arguments:
+    """Rows, and a weight in stored blocks."""
+    return new(rows, INNER), *blocks("Q4_K", OUTER, INNER), None
+
+
+def one_of_blocks_backward(rows: int) -> Arguments:
+    """What the gradient of these rows is computed from."""
+    return new(rows, OUTER), *blocks("Q4_K", OUTER, INNER)
+
+
+def int8_backward(rows: int) -> Arguments:
+    """Likewise with a weight of 8 bits."""
+    codes = torch.randint(-128, 128, (OUTER, INNER), dtype=torch.int8)
+    return new(rows, OUTER), codes, new(OUTER, 1)
+
+
+def int4_backward(rows: int) -> Arguments:
+    """Likewise with a weight of 4 bits."""
+    codes = torch.randint(256, (OUTER, INNER // CODES_IN_A_BYTE), dtype=torch.uint8)
+    scales, zeros = (new(OUTER, INNER // GROUP) for _ in range(2))
+    return new(rows, OUTER), codes, scales, zeros, GROUP
+
+
 def mixture_of_blocks(experts: int) -> Arguments:
     """`mixture` with weights in stored blocks, and float32 activations."""
     x, chosen, weights, gate_up, _, _, down, *_ = mixture(experts)

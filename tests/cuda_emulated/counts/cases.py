@@ -32,6 +32,7 @@ from cuda_emulated.counts.arguments import (
     decoded,
     decoded_blocks,
     decoded_groups,
+    decoded_once,
     elementwise,
     floats,
     grouped,
@@ -41,7 +42,9 @@ from cuda_emulated.counts.arguments import (
     grouped_blocks_backward,
     halves,
     int4,
+    int4_backward,
     int8,
+    int8_backward,
     logits,
     many_rows,
     mixture,
@@ -49,6 +52,8 @@ from cuda_emulated.counts.arguments import (
     new,
     norm,
     norm_backward,
+    one_of_blocks,
+    one_of_blocks_backward,
     rotated,
     rotated_in_place,
     rounded,
@@ -269,6 +274,15 @@ def _cases() -> Iterator[Case]:
         own = partial(stored_blocks, name), 64, 2048
         least = partial(decoded_blocks, name)
         yield Case("linear_blocks", f"decoding {name} 2048 x 4096", *own, own=least)
+    for operator, make in (
+        ("linear_blocks", one_of_blocks),
+        ("linear_blocks_backward", one_of_blocks_backward),
+        ("linear_int8_backward", int8_backward),
+        ("linear_int4_backward", int4_backward),
+    ):
+        what = f"8192 x {INNER} x {OUTER}"
+        # A decoded weight is a sum of two.
+        yield Case(operator, what, make, 128, 8192, decoded_once, products=2)
     for operator, make, what in (
         ("linear_int8", int8, "rounding 8192 x 4096"),
         ("linear_int4", int4, "rounding 8192 x 4096 by 128"),
