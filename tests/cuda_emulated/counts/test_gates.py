@@ -20,7 +20,6 @@ from nightly import NIGHTLY
 
 # No case: their products are ATen's, of which nothing is counted, or their kernels are others'.
 OF_ATEN = {
-    *(f"linear_{kind}_backward" for kind in ("int8", "int4", "blocks")),
     *("linear_backward_x", "linear_backward_weight"),
     "linear_cross_entropy_backward",
 }
@@ -70,6 +69,13 @@ def test_no_race_where_shares_are_multiplied_in_two_parts():
 @pytest.mark.parametrize("name", GRADIENTS_ON_TENSOR_CORES)
 def test_no_race_of_gradients_on_tensor_cores(name: str, most: int | None):
     check_races(OPERATORS[name], torch.bfloat16, most)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if "grouped" in c.name], ids=lambda c: c.name)
+def test_no_race_where_a_block_has_many_tiles(case: Case):
+    """The samples of these operators are smaller than the tiles of tensor cores."""
+    with watching(), patch.dict(os.environ, FUSEWHEEL_EMULATION_BLOCKS="2"):
+        case.declared.overload(*case.make(case.counted))
 
 
 GLOBAL = Instruction(0, False, False, 16, 10, 320, 5120, 160, 160, 0, 0)
