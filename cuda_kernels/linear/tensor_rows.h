@@ -19,8 +19,7 @@ namespace {
 
 // One group of a chunk: products of x with codes, and with ones.
 template <typename T, typename Codes, int M>
-__device__ void multiply_group(const unsigned char* stage,
-                               const uint4 (&bits)[kTensorTiles][Codes::kVectors], int shift,
+__device__ void multiply_group(const unsigned char* stage, const ChunkBits<Codes>& bits, int shift,
                                int group, float (&sums)[M][kTensorTiles][4], float (&ones)[M][4]) {
   const int row = threadIdx.x / 4;
   const int quarter = threadIdx.x % 4;
@@ -86,63 +85,26 @@ __device__ void add_group(const Scales<T>& scales, int64_t group, int64_t column
   }
 }
 
-// How many blocks a multiprocessor should run at a time; 0 leaves it to the compiler. With two tiles of
-// rows it would count on more than there are registers for, and a chunk is read only when the one
-// before has been multiplied.
-template <int M>
-constexpr int kTensorBlocks = M == 1 ? 0 : 2;
-
 // What a warp's chunks give of y.
 template <typename T, typename Codes, int M>
 __device__ void add_chunks(const LinearArgs& args, const WeightReader<typename Codes::Stored>& weight,
                            const TensorPlan& plan, const Scales<T>& scales, int64_t row,
                            int64_t column, unsigned char* stages,
                            float (&y)[M][kTensorTiles][4]) {
-  constexpr int kTwo = kStages<M> > 1;
-  uint4 next[kTensorTiles][Codes::kVectors];
-  int64_t chunk = threadIdx.y;
-  if (chunk < plan.chunks) {
-    begin_x<T, Codes, M>(args, row, chunk, stages);
-    read_codes<Codes>(weight, column, chunk, next);
-  }
-  end_group_of_copies();
-  for (int stage = 0; chunk < plan.chunks; chunk += kTensorWarps) {
-    const bool is_last = chunk + kTensorWarps >= plan.chunks;
-    const unsigned char* own = stages + stage * kStageBytes<M>;
-    stage = (stage + 1) % kStages<M>;
-    uint4 bits[kTensorTiles][Codes::kVectors];
-#pragma unroll
-    for (int n = 0; n < kTensorTiles; ++n) {
-#pragma unroll
-      for (int v = 0; v < Codes::kVectors; ++v) {
-        bits[n][v] = next[n][v];
-      }
-    }
-    if (kTwo && !is_last) {
-      read_codes<Codes>(weight, column, chunk + kTensorWarps, next);
-      begin_x<T, Codes, M>(args, row, chunk + kTensorWarps, stages + stage * kStageBytes<M>);
-    }
-    end_group_of_copies();
-    wait_for_copies<kTwo>();
-    __syncwarp();
+  const auto add = [&](int64_t chunk, const unsigned char* stage, const ChunkBits<Codes>& bits) {
 #pragma unroll 1
     for (int group = 0; group << plan.shift < kChunk; ++group) {
       const int64_t k = chunk * kChunk + (static_cast<int64_t>(group) << plan.shift);
       if (k < args.weight.columns) {
         float sums[M][kTensorTiles][4] = {};
         float ones[M][4] = {};
-        multiply_group<T, Codes, M>(own, bits, plan.shift, group, sums, ones);
+        multiply_group<T, Codes, M>(stage, bits, plan.shift, group, sums, ones);
         add_group<T, Codes, M>(scales, args.weight.groups == 1 ? 0 : weight.group_size.divide(k),
                                args.weight.rows - column, sums, ones, y);
       }
     }
-    __syncwarp();  // all lanes have read the stage that is written next
-    if (!kTwo && !is_last) {
-      read_codes<Codes>(weight, column, chunk + kTensorWarps, next);
-      begin_x<T, Codes, M>(args, row, chunk + kTensorWarps, stages);
-    }
-  }
-  wait_for_copies<0>();
+  };
+  for_each_chunk<T, Codes, M>(args, weight, row, column, stages, add);
 }
 
 template <typename T, typename Codes, int M>
@@ -167,17 +129,9 @@ __global__ void __launch_bounds__(kWarp* kTensorWarps, kTensorBlocks<M>)
 
 template <typename T, typename Codes, int M>
 bool tensor_launch(const char* op, const LinearArgs& args, Stream stream) {
-  constexpr int64_t kMostBlocks = 65535;  // down a grid
-  const int64_t slices = (args.rows + M * kMmaRows - 1) / (M * kMmaRows);
-  const auto kernel = linear_tiles<T, Codes, M>;
-  if (slices > kMostBlocks || !has_tensor_cores(op, kernel)) {
-    return false;
-  }
   const TensorPlan plan(args.weight, args.x_dtype);
-  const dim3 grid((args.weight.rows + kTensorColumns - 1) / kTensorColumns, slices);
-  launch(op, kernel, grid, dim3(kWarp, kTensorWarps), kStagesBytes<M> + plan.staged(), stream, args,
-         WeightReader<typename Codes::Stored>(args.weight), plan);
-  return true;
+  return launch_tiles<M>(op, linear_tiles<T, Codes, M>, args, plan.staged(), stream,
+                         WeightReader<typename Codes::Stored>(args.weight), plan);
 }
 
 // Whether vectors can be read as the kernel does, and groups are whole in its chunks or the other way.

@@ -1,5 +1,5 @@
-// What a block of tensor_rows.h keeps in shared memory: for each warp the chunk of x that it works on
-// and the next one, then the scales of the block's columns; at the end the sums of the warps.
+// What tensor_rows.h and tensor_floats.h share. A block keeps in shared memory, for each warp, the chunk
+// of x that it works on and the next one, then the scales of its columns; at the end the warps' sums.
 #pragma once
 
 #include "args.h"
@@ -14,8 +14,10 @@ constexpr int kTensorWarps = 4;
 constexpr int kTensorColumns = 32;  // of y, a block
 constexpr int kTensorTiles = kTensorColumns / kMmaColumns;
 
-// A chunk of a row, and what keeps rows in different banks.
+// A chunk of a row, in pieces of 128 bits, and what keeps rows in different banks.
 constexpr int kRowPieces = kChunk / 8;
+template <typename T>
+constexpr int kChunkElements = kRowPieces * kLanes<T>;
 constexpr int kRowBytes = (kRowPieces + 4) * kVectorBytes;
 
 // For M tiles of 16 rows.
@@ -31,14 +33,12 @@ constexpr int kScaleStride = kTensorColumns + 2;
 constexpr int64_t kMostScaleBytes = 20 * 1024;  // more are read where they are
 
 struct TensorPlan {
-  int64_t chunks;
   int64_t scale_bytes;  // of a block in shared memory, and as many of zeros; 0 if they stay where they are
   bool has_zeros;
   int shift;  // an element of a chunk belongs to the group element >> shift of it
 
   TensorPlan(const LinearWeight& weight, Dtype x_dtype)
-      : chunks((weight.columns + kChunk - 1) / kChunk),
-        scale_bytes(weight.groups * kScaleStride * 2),
+      : scale_bytes(weight.groups * kScaleStride * 2),
         has_zeros(weight.zeros != nullptr),
         shift(0) {
     while (1 << shift < kChunk && (weight.groups == 1 || 1 << shift < weight.group_size)) {
@@ -103,7 +103,7 @@ class Scales {
 template <typename T, typename Codes, int M>
 __device__ void begin_x(const LinearArgs& args, int64_t row, int64_t chunk, unsigned char* stage) {
   const int piece = threadIdx.x % kRowPieces;
-  const int64_t k = chunk * kChunk + piece * kLanes<T>;
+  const int64_t k = chunk * kChunkElements<T> + piece * kLanes<T>;
 #pragma unroll
   for (int i = threadIdx.x / kRowPieces; i < M * kMmaRows; i += kWarp / kRowPieces) {
     const bool exists = row + i < args.rows && k < args.weight.columns;
@@ -115,8 +115,11 @@ __device__ void begin_x(const LinearArgs& args, int64_t row, int64_t chunk, unsi
 
 // A lane's vectors of the weight of a chunk, for each tile of columns.
 template <typename Codes>
+using ChunkBits = uint4[kTensorTiles][Codes::kVectors];
+
+template <typename Codes>
 __device__ void read_codes(const WeightReader<typename Codes::Stored>& weight, int64_t column,
-                           int64_t chunk, uint4 (&bits)[kTensorTiles][Codes::kVectors]) {
+                           int64_t chunk, ChunkBits<Codes>& bits) {
 #pragma unroll
   for (int n = 0; n < kTensorTiles; ++n) {
     const int64_t own = column + n * kMmaColumns + threadIdx.x / 4;
@@ -127,6 +130,50 @@ __device__ void read_codes(const WeightReader<typename Codes::Stored>& weight, i
       bits[n][v] = vector < weight.vectors() ? weight.whole_bits(row, vector) : uint4{};
     }
   }
+}
+
+// Calls body(chunk, stage, bits) for every chunk of a warp: its part of x is in `stage`, that of the
+// weight in `bits`. Those of the next chunk are on their way meanwhile if there are two stages.
+template <typename T, typename Codes, int M, typename Body>
+__device__ void for_each_chunk(const LinearArgs& args,
+                               const WeightReader<typename Codes::Stored>& weight, int64_t row,
+                               int64_t column, unsigned char* stages, const Body& body) {
+  constexpr int kTwo = kStages<M> > 1;
+  const int64_t chunks = (args.weight.columns + kChunkElements<T> - 1) / kChunkElements<T>;
+  ChunkBits<Codes> next;
+  int64_t chunk = threadIdx.y;
+  if (chunk < chunks) {
+    begin_x<T, Codes, M>(args, row, chunk, stages);
+    read_codes<Codes>(weight, column, chunk, next);
+  }
+  end_group_of_copies();
+  for (int stage = 0; chunk < chunks; chunk += kTensorWarps) {
+    const bool is_last = chunk + kTensorWarps >= chunks;
+    const unsigned char* own = stages + stage * kStageBytes<M>;
+    stage = (stage + 1) % kStages<M>;
+    ChunkBits<Codes> bits;
+#pragma unroll
+    for (int n = 0; n < kTensorTiles; ++n) {
+#pragma unroll
+      for (int v = 0; v < Codes::kVectors; ++v) {
+        bits[n][v] = next[n][v];
+      }
+    }
+    if (kTwo && !is_last) {
+      read_codes<Codes>(weight, column, chunk + kTensorWarps, next);
+      begin_x<T, Codes, M>(args, row, chunk + kTensorWarps, stages + stage * kStageBytes<M>);
+    }
+    end_group_of_copies();
+    wait_for_copies<kTwo>();
+    __syncwarp();
+    body(chunk, own, bits);
+    __syncwarp();  // all lanes have read the stage that is written next
+    if (!kTwo && !is_last) {
+      read_codes<Codes>(weight, column, chunk + kTensorWarps, next);
+      begin_x<T, Codes, M>(args, row, chunk + kTensorWarps, stages);
+    }
+  }
+  wait_for_copies<0>();
 }
 
 // Where a row of a warp's sums begins: rows that are written together are in different banks.
@@ -169,6 +216,27 @@ __device__ unsigned write_sums(const LinearArgs& args, int64_t row, int64_t colu
     narrow(sum, static_cast<T*>(args.y)[(row + i) * args.weight.rows + column + lane]);
   }
   return odd;
+}
+
+// How many blocks a multiprocessor should run at a time; 0 leaves it to the compiler. With two tiles of
+// rows it would count on more than there are registers for, and a chunk is read only when the one
+// before has been multiplied.
+template <int M>
+constexpr int kTensorBlocks = M == 1 ? 0 : 2;
+
+// Launches a kernel whose blocks have M tiles of rows, and `more` bytes of shared memory beside their
+// stages. Whether it could: the GPU has tensor cores, and the grid room for the rows.
+template <int M, typename... Parameters, typename... Rest>
+bool launch_tiles(const char* op, void (*kernel)(Parameters...), const LinearArgs& args, int64_t more,
+                  Stream stream, const Rest&... rest) {
+  constexpr int64_t kMostBlocks = 65535;  // down a grid
+  const int64_t slices = (args.rows + M * kMmaRows - 1) / (M * kMmaRows);
+  if (slices > kMostBlocks || !has_tensor_cores(op, kernel)) {
+    return false;
+  }
+  const dim3 grid((args.weight.rows + kTensorColumns - 1) / kTensorColumns, slices);
+  launch(op, kernel, grid, dim3(kWarp, kTensorWarps), kStagesBytes<M> + more, stream, args, rest...);
+  return true;
 }
 
 }  // namespace
