@@ -43,11 +43,12 @@ struct RoundArgs {
   Dtype dtype;
 };
 
-// For up to kFewRows rows by_vectors, and no float64.
+// For up to kFewRows rows by_vectors, and no float64. Any number of rows may be tried on tensor cores;
+// `tensor_launch` says whether it could.
 void linear_launch(const LinearArgs&, Stream);
+bool linear_tensor_launch(const LinearArgs&, Stream);
 
-// The same for codes. Any number of rows may be tried on tensor cores; `tensor_launch` says whether it
-// could.
+// The same for codes.
 void linear_int8_launch(const LinearArgs&, Stream);
 bool linear_int8_tensor_launch(const LinearArgs&, Stream);
 void linear_int8_dequantise_launch(const LinearWeight&, const Panel&, Stream);

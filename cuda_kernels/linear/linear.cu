@@ -1,6 +1,7 @@
 // y = x * transposed weight + bias, in floating numbers
 
 #include "few_rows.h"
+#include "tensor_floats.h"
 
 namespace fusewheel {
 
@@ -11,6 +12,12 @@ void linear_launch(const LinearArgs& args, Stream stream) {
   } else {
     few_rows_launch<float, Floats<__half>>("linear", args, stream);
   }
+}
+
+bool linear_tensor_launch(const LinearArgs& args, Stream stream) {
+  return args.weight.dtype == Dtype::kBFloat16
+             ? parts_launch<__nv_bfloat16>("linear", args, stream)
+             : parts_launch<__half>("linear", args, stream);
 }
 
 }  // namespace fusewheel

@@ -1,5 +1,6 @@
-// Products of few rows, and of codes with a half type, by kernels that decode the weight as they read it;
-// of many in bfloat16 with a decoded weight by tensor cores; all others by ATen's.
+// Products of few rows, of codes with a half type, and of float32 with a half type, by kernels that decode
+// the weight as they read it; of many rows in bfloat16 with a decoded weight by tensor cores; all others by
+// ATen's.
 
 #include <fusewheel/aten.h>
 #include <fusewheel/linear/products.h>
@@ -71,6 +72,9 @@ constexpr int64_t kPanelBytes = 32 << 20;
 
 // From so many rows on tensor cores are tried: with fewer, reading the weight takes the time anyhow.
 constexpr int64_t kTensorRows = 5;
+// Up to so many rows of float32 and a weight in a half type. Each product is three there, or six: with
+// more rows, where converting the weight first matters less, float32's own rate is as high on some GPUs.
+constexpr int64_t kMostFloatRows = 128;
 
 // The memory for panels, and how many rows (or columns) of `size` elements they have at most.
 struct Panels {
@@ -192,9 +196,17 @@ ScalarType product_type(const Tensor& x, const Tensor& weight, const std::option
 void multiply_floats(Linear& call, Stream stream) {
   const LinearWeight& shape = call.weight.weight;
   const bool is_half = shape.dtype == Dtype::kBFloat16 || shape.dtype == Dtype::kFloat16;
-  if (call.x.count <= kFewRows && dtype_of(call.x.tensor) == Dtype::kFloat32 && is_half) {
-    call.x = by_vectors(call.x, kRowRun);
-    return linear_launch(linear_args(call), stream);
+  if (dtype_of(call.x.tensor) == Dtype::kFloat32 && is_half && call.x.count <= kMostFloatRows) {
+    if (call.x.count <= kFewRows) {
+      call.x = by_vectors(call.x, kRowRun);
+    }
+    const LinearArgs args = linear_args(call);
+    if (call.x.count >= kTensorRows && linear_tensor_launch(args, stream)) {
+      return;
+    }
+    if (call.x.count <= kFewRows) {
+      return linear_launch(args, stream);
+    }
   }
   const Tensor& weight = call.weight.data;
   rounded_linear(as_matrix(call.x.tensor, call.x.count, shape.columns),

@@ -1,5 +1,6 @@
-// Elements of y that tensor_rows.h found not to be finite, once more: its products with codes have no
-// scale yet, so that large activations make them infinite where results are not.
+// Elements of y that tensor cores left not finite, once more, by ordinary instructions. Products with
+// codes have no scale yet (tensor_rows.h), so that large activations make them infinite where results
+// are not. Parts (tensor_floats.h) of an infinite number give NaN, and their sums may be twice as large.
 #pragma once
 
 #include "common/reduce.h"

@@ -1,5 +1,6 @@
 // The device parts of the linear layers over buffers of the exact size, as in kernels.cpp.
 
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,10 @@ constexpr Shape kHalfBytes[] = {
     {1, 32, 32, 0, 0}, {3, 64, 32, 0, 1}, {9, 128, 64, 16, 0}, {2, 2176, 128, 5, 0}};
 constexpr Shape kFloating[] = {{1, 1, 0, 0, 0},  {3, 37, 0, 0, 0},  {5, 45, 0, 3, 0},
                                {4, 64, 0, 8, 0}, {2, 300, 0, 0, 1}, {2, 64, 0, 0, 1}};
+
+// Their rows are whole vectors: those that tensor cores take.
+constexpr Shape kVectors[] = {
+    {1, 8, 0, 0, 0}, {33, 72, 0, 0, 0}, {40, 64, 0, 8, 0}, {3, 1032, 0, 16, 0}};
 
 // Owns the memory that a weight points into; all zero.
 struct Weight {
@@ -76,6 +81,21 @@ void few_rows(const char* name, void (*run)(const LinearArgs&, Stream), const Sh
   }
 }
 
+// Without room behind the rows of x. All that is read is zero: what is beside it would be NaN.
+void on_tensor_cores(const Shape& shape, const LinearWeight& weight) {
+  for (const int64_t rows : {1, 16, 33}) {
+    const Buffer x(rows * shape.columns, sizeof(float), 0, 0);
+    const Buffer bias(shape.features, sizeof(float), 0, 0);
+    const Buffer y(rows * shape.features, sizeof(float), 0, 0xff);
+    const LinearArgs args{weight,          x.data(), rows,     shape.columns,  Dtype::kFloat32,
+                          bias.data(), Dtype::kFloat32, y.data(), Dtype::kFloat32};
+    if (!linear_tensor_launch(args, nullptr)) {
+      throw std::runtime_error("linear: tensor cores do not take these rows");
+    }
+    y.expect_written(sizeof(float), "linear on tensor cores");
+  }
+}
+
 // The whole weight, and what is left of it below the first row and right of the first block.
 void dequantise(const char* name, void (*run)(const LinearWeight&, const Panel&, Stream),
                 const LinearWeight& weight) {
@@ -122,6 +142,10 @@ int main() {
     for (const Shape& shape : kFloating) {
       const Weight weight(shape, WeightKind::kFloating, dtype, dtype);
       few_rows("linear", linear_launch, shape, weight.weight, Dtype::kFloat32);
+    }
+    for (const Shape& shape : kVectors) {
+      const Weight weight(shape, WeightKind::kFloating, dtype, dtype);
+      on_tensor_cores(shape, weight.weight);
     }
     round_rows(dtype, 1, 1, 37, 0, 1);
     round_rows(dtype, 5, 3, 32, 0, 1);

@@ -22,6 +22,8 @@ CODES_IN_A_BYTE = 2
 IGNORED = -100
 FEW_ROWS = 16
 FEW_BLOCK_ROWS = 4
+FLOAT_PARTS = 3
+"""Of float32 in bfloat16. float16 has two."""
 MANY_EXPERTS = 8192
 SLICES = 2
 """Of the rows, whose gradients of the weight are added up."""
@@ -105,9 +107,9 @@ def halves(tensors: int, rows: int) -> Arguments:
     return tuple(pairs)
 
 
-def floats(rows: int, features: int) -> Arguments:
+def floats(rows: int, features: int, dtype: torch.dtype = torch.bfloat16) -> Arguments:
     """Activations that are wider than the weight."""
-    return wide(rows, WIDTH), new(features, WIDTH), None
+    return wide(rows, WIDTH), new(features, WIDTH, dtype=dtype), None
 
 
 def int8(rows: int, features: int) -> Arguments:

@@ -15,6 +15,7 @@ from cuda_emulated.counts.arguments import (
     CLASSES,
     CODES_IN_A_BYTE,
     FEW_ROWS,
+    FLOAT_PARTS,
     GROUP,
     GROUPS,
     HEAD,
@@ -255,10 +256,12 @@ def _cases() -> Iterator[Case]:
     yield Case("attention_varlen_backward", what, *own, products=7 / 5 / SEQUENCES)
     for rows in (1, 16, 64):
         for operator, make in (("linear", floats), ("linear_int8", int8), ("linear_int4", int4)):
-            if rows > FEW_ROWS and operator == "linear":
-                continue  # PyTorch's product
             what = f"{rows} x 4096 x 4096"
-            yield Case(operator, what, partial(make, rows), 64, 4096, products=1)
+            parts = FLOAT_PARTS if operator == "linear" and rows >= FEW_ROWS else 1
+            yield Case(operator, what, partial(make, rows), 64, 4096, products=parts)
+    make = partial(floats, FEW_ROWS, dtype=torch.float16)
+    what = f"float16, {FEW_ROWS} x 4096 x 4096"
+    yield Case("linear", what, make, 64, 4096, products=2 * FLOAT_PARTS)
     of_row = {
         "linear_int8": WIDTH + 2,
         "linear_int4": WIDTH // CODES_IN_A_BYTE + 4 * WIDTH // GROUP,

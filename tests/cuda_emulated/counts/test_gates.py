@@ -65,6 +65,15 @@ def test_no_race_where_shares_are_multiplied_in_two_parts():
     check_races(OPERATORS["attention"], torch.float16)
 
 
+@pytest.mark.parametrize("rows", [16, 40])
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16], ids=str)
+def test_no_race_where_activations_are_split(half: torch.dtype, rows: int):
+    x, weight = torch.randn(rows, 328), torch.randn(70, 328).to(half)
+    x[3] = torch.inf  # these results are added up once more
+    with watching(), patch.dict(os.environ, FUSEWHEEL_EMULATION_BLOCKS="2"):
+        OPERATORS["linear"].overload(x, weight, torch.randn(70))
+
+
 @pytest.mark.parametrize("most", [1, pytest.param(None, marks=NIGHTLY)])
 @pytest.mark.parametrize("name", GRADIENTS_ON_TENSOR_CORES)
 def test_no_race_of_gradients_on_tensor_cores(name: str, most: int | None):

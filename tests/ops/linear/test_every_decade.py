@@ -1,4 +1,4 @@
-"""Weights as codes keep their precision, whatever the size of their scales and of the activations.
+"""Weights keep their precision, whatever their size or that of their scales, and of activations.
 
 The product of a scale and a step of the activations may be too small for a normal number, where the
 product of both with a code is not.
@@ -104,6 +104,24 @@ def test_stored_blocks(name, rows):
             decode_blocks(blocks, kind, torch.float64),
             lambda x, blocks=blocks: fusewheel.linear_blocks(x, blocks, name),
             lambda x, blocks=blocks: contracts.linear_blocks(x, blocks, kind, None),
+            rows,
+        )
+
+
+@pytest.mark.parametrize("rows", [*ROWS, 9])
+@pytest.mark.parametrize(
+    ("half", "sizes"),
+    [(torch.bfloat16, WEIGHTS), (torch.float16, (1e-6, 1e-3, 1e3))],
+    ids=["bfloat16", "float16"],
+)
+def test_half_types(half, sizes, rows):
+    make = Make(seed=7)
+    for size in sizes:
+        weight = (make(OUT, COLUMNS) * size).to(half)
+        all_decades(
+            weight.double(),
+            lambda x, own=weight: fusewheel.linear(x, own),
+            lambda x: x.new_zeros(()),
             rows,
         )
 
