@@ -74,14 +74,10 @@ def test_activations_of_all_sizes_beside_each_other(half, rows):
 @pytest.mark.parametrize("rows", ROWS)
 def test_infinities_and_nan_are_those_of_pytorch(half, rows):
     x, weight = Make(seed=6)(rows, 72), Make(half, seed=7)(34, 72)
-    nan = torch.tensor(0x7F800001).to(torch.int32).view(torch.float32)  # the last bit alone says it
-    x[0, 71], x[1, 3], x[1, 40], x[2, 5], x[3, 9] = (
-        torch.inf,
-        torch.inf,
-        -torch.inf,
-        nan,
-        -torch.inf,
-    )
+    # The last bit alone says that it is not an infinity.
+    nan = torch.tensor(0x7F800001).to(torch.int32).view(torch.float32)
+    x[0, 71], x[1, 3], x[1, 40] = torch.inf, torch.inf, -torch.inf
+    x[2, 5], x[3, 9] = nan, -torch.inf
     weight[33, 3], weight[7, 9], weight[8, 20] = torch.inf, 0, torch.nan
     got, eager = fusewheel.linear(x, weight), REFERENCE(x, weight, None)
     assert_as_good_as_eager(got, eager, linear(x.double(), weight.double()))
