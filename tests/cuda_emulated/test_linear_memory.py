@@ -1,4 +1,4 @@
-"""How much memory a quantised linear layer takes while it decodes its weight."""
+"""How much memory a linear layer takes for its weight in another form."""
 
 from __future__ import annotations
 
@@ -57,3 +57,11 @@ def test_a_weight_is_decoded_in_panels(name: str, dtype: torch.dtype):
     exact = [a.double() if isinstance(a, Tensor) and a.is_floating_point() else a for a in rest]
     want = operator.reference(x.double(), *exact)
     assert_as_good_as_eager(got, operator.reference(x, *rest), want)
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("rows", [16, 128])
+def test_a_weight_in_a_half_type_is_not_converted(rows: int, half: torch.dtype):
+    x, stored = torch.randn(rows, 64), torch.randn(48, 64).to(half)
+    got, sizes = allocations(lambda: OPERATORS["linear"].overload(x, stored, None))
+    assert sizes == [got.nbytes]

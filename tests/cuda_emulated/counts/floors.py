@@ -28,6 +28,7 @@ class Floor(NamedTuple):
 _RESULTS = "The sums of a tile stay in registers, and the next tile is copied meanwhile."
 _TILE = "A whole tile is copied at a time."
 _CODES = "A lane reads the codes of its next 128 columns while it multiplies those before."
+_WEIGHT = "A lane reads the weight of its next 64 columns while it multiplies those before."
 _SUMS = "The sums of 32 rows stay in registers; while a warp reads, the others multiply."
 _ROWS = "A lane has two vectors of the weight on their way, and a sum for each row of x."
 _PRODUCTS = "A thread multiplies 32 times for 12 numbers it reads, and keeps 32 sums."
@@ -63,7 +64,14 @@ FLOORS: dict[str, Floor] = {
     "few_rows<float, Floats<__nv_bfloat16>, 1, 2>": Floor(0.4375, _ROWS),
     "few_rows<__nv_bfloat16, Int8, 1, 2>": Floor(0.3125, _ROWS),
     "few_rows<__nv_bfloat16, Int4, 1, 2>": Floor(0.25, _ROWS),
-    "few_rows<float, Floats<__nv_bfloat16>, 16, 2>": Floor(0.25, _ROWS),
+    **{
+        f"linear_parts<{weight}, {tiles}>": Floor(share, why)
+        for weight, tiles, share, why in (
+            ("__nv_bfloat16", 1, 8 / 48, _WEIGHT),
+            ("__half", 1, 8 / 48, _WEIGHT),
+            ("__nv_bfloat16", 2, 0.125, _SUMS),
+        )
+    },
     **{
         f"linear_tiles<__nv_bfloat16, Int{bits}Tiles, {tiles}>": Floor(0.125, why)
         for bits in (8, 4)

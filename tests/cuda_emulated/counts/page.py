@@ -85,7 +85,8 @@ accesses that byte only after a barrier, and another block of the launch does no
 results do not depend on the order of blocks, nor on which of them run side by side. A test checks
 that no kernel has atomics or waits for another block. No kernel reads shared memory that its block
 has not written. Every operator is checked with all the float32 samples of its tests, and those that
-have kernels for tensor cores with the bfloat16 ones too, attention with those in float16 as well.
+have kernels for tensor cores with the bfloat16 ones too, attention with those in float16 as well;
+`linear` also with a weight in each half type.
 
 `decoding` is what happens to a weight before PyTorch multiplies it with many rows, and `rounding`
 what happens to activations that are rounded to 8 bits: what the product moves is not counted. In
@@ -115,19 +116,20 @@ PREDICTION = f"""
 published for each GPU, and three assumptions: a copy reaches {COPY:.0%} of the bandwidth,
 products reach {PRODUCTS:.0%} of the rate, and a launch costs {LAUNCH * 1e6:.0f} microseconds beside
 its work. `attention` and `attention_varlen` in half types with heads of 64 and 128, and their
-backward, `attention_decode` with 8 heads to a cache, and `linear_int4` and `linear_int8` of 16 and
-64 rows, use tensor cores, the others float32.
+backward, `attention_decode` with 8 heads to a cache, and `linear`, `linear_int4` and `linear_int8`
+of 16 and 64 rows, use tensor cores, the others float32.
 A case takes the time of its bytes or of its products, whichever is longer. What attention computes
 again counts: the backward 7 products for 5 (8 by ordinary instructions), the forward 3 for 2 in
-float16. Left out: too few threads to hide the latency of memory, the speed of caches, and pauses
-between launches. So a GPU may be slower than this.
+float16. So do the parts of numbers that tensor cores multiply for `linear`: 3 products for one, and
+6 for one with a weight in float16. Left out: too few threads to hide the latency of memory, the
+speed of caches, and pauses between launches. So a GPU may be slower than this.
 
-**The first cache may take the time of `linear`, `linear_int8` and `linear_int4` with few rows.** A
+**The first cache may take the time of `linear`, `linear_int8` and `linear_int4` with one row.** A
 warp reads all of x for every two columns of the result, and the first cache answers: `again` says
-how often. It has some 4 to 10 times the rate of the memory. So with one row it may keep up; with 16
-rows, `linear` is probably slower than predicted. The gate of `sectors` does not show this. Each
-access asks for whole sectors, but each half of a warp accesses all of x. One access for both halves
-would ask for half of each sector, and for as many sectors in all.
+how often. It has some 4 to 10 times the rate of the memory, so it may keep up. The gate of
+`sectors` does not show this. Each access asks for whole sectors, but each half of a warp accesses
+all of x. One access for both halves would ask for half of each sector, and for as many sectors in
+all.
 
 Beside each time stands its share of the roof: the time in which a copy would move the bytes of
 all arguments and results, divided by the predicted time. `MB` are the bytes that move at the full

@@ -61,6 +61,13 @@ def test_products_that_float32_holds_are_exact(half, rows):
 
 
 @pytest.mark.parametrize("rows", ROWS)
+def test_a_product_by_itself_has_all_digits(half, rows):
+    x, diagonal = Make(seed=10)(rows, 512), Make(half, seed=11)(512)
+    got, eager = fusewheel.linear(x, torch.diag(diagonal)), x * diagonal.float()
+    assert_as_good_as_eager(got, eager, x.double() * diagonal.double())
+
+
+@pytest.mark.parametrize("rows", ROWS)
 def test_activations_of_all_sizes_beside_each_other(half, rows):
     x = Make(seed=4)(rows, 64) * 2.0 ** torch.randint(-140, 90, (rows, 1))
     x[:, ::2] *= 2.0**-20
