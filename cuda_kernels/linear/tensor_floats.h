@@ -1,12 +1,13 @@
 // The product of a linear layer by tensor cores, for float32 activations and a weight in a half type.
 //
 // Blocks, warps and chunks are those of tensor_rows.h. Activations, and weights in float16, are split
-// into parts (tensor_parts.h) whose products float32 holds exactly. Parts whose sum of numbers is the
-// same have products of the same size: a level. The smallest level is added up first; its sum, divided
-// by 256, is where the next one begins.
+// into parts (tensor_parts.h) whose products float32 holds exactly. Products of parts i and k are of one
+// size for each i + k: a level. The smallest level is added up first; its sum, divided by 256, is where
+// the next one begins.
 //
 // A GPU's tensor cores cut off the digits of a sum that float32 has no place for. So each strip of 32
-// elements begins at zero, and ordinary instructions, which round, add its sums to y.
+// elements begins at zero, and ordinary instructions, which round, add its sums to y. Sums of 4096
+// elements of one sign that never began again would err some hundred times as much.
 #pragma once
 
 #include "scaled_sums.h"

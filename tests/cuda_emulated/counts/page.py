@@ -124,13 +124,13 @@ float16. So do the parts of numbers that tensor cores multiply for `linear`: 3 p
 6 for one with a weight in float16. Left out: too few threads to hide the latency of memory, the
 speed of caches, and pauses between launches. So a GPU may be slower than this.
 
-**The first cache may take the time of `linear`, `linear_int8` and `linear_int4` with up to 4 rows.**
-A warp reads all of x for every two columns of the result, and the first cache answers: `again` says
-how often. It has some 4 to 10 times the rate of the memory. So with one row it may keep up; with 4
-rows of float32, which are 4 times the bytes of these columns, perhaps not on every GPU. The gate of
-`sectors` does not show this. Each access asks for whole sectors, but each half of a warp accesses
-all of x. One access for both halves would ask for half of each sector, and for as many sectors in
-all.
+**The first cache may take the time of `linear`, `linear_int8` and `linear_int4` with few rows**, up
+to 4. A warp reads all of x for every two columns of the result, and the first cache answers:
+`again` says how often. It has some 4 to 10 times the rate of the memory. So with one row it may
+keep up; with 4 rows of float32, which are 4 times the bytes of these columns, perhaps not on every
+GPU. The gate of `sectors` does not show this. Each access asks for whole sectors, but each half of
+a warp accesses all of x. One access for both halves would ask for half of each sector, and for as
+many sectors in all.
 
 Beside each time stands its share of the roof: the time in which a copy would move the bytes of
 all arguments and results, divided by the predicted time. `MB` are the bytes that move at the full
