@@ -2,9 +2,10 @@
 //
 // A number of float32 has 24 binary digits, one of bfloat16 has 8 and the same range. So
 //   x = part 0 + part 1 / 256 + part 2 / 256^2
-// exactly. Part 0 is cut off, not rounded: the largest number would become infinite. Every other part is
-// what is left, times 256: then it is not smaller than bfloat16 can say where x is as small as float32
-// can say, and stays finite where x is large, because what a cut leaves is less than 1/128 of it.
+// exactly. Parts are cut off, not rounded: the largest number would become infinite. What is left is
+// multiplied by 256 for the next part. So the last digit of the smallest number of float32, 2^-149,
+// becomes that of bfloat16, 2^-133. And parts of large numbers stay finite: where x is below 2^n, but not
+// below 2^(n - 1), a cut leaves less than 2^(n - 8), which times 256 is below 2^n again.
 // float16 has 11 digits and a smaller range, and is two parts.
 //
 // Parts of an infinity, or of NaN, are not finite and give results that are not.
