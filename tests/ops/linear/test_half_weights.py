@@ -104,6 +104,16 @@ def test_the_largest_numbers_do_not_overflow_on_their_way(half, rows):
     assert fusewheel.linear(x, weight).isfinite().all()
 
 
+@pytest.mark.parametrize("rows", ROWS)
+def test_a_sum_of_parts_may_overflow_where_the_result_does_not(half, rows):
+    # All digits from the ninth on are ones: what is left, times 256, is twice as large.
+    x = torch.full((rows, 8), 2.0**127 * (1 + 2.0**-7 - 2.0**-23))
+    weight = torch.full((33, 8), 0.25, dtype=half)
+    weight[:, 7] = 0
+    judge(x, weight)
+    assert fusewheel.linear(x, weight).isfinite().all()
+
+
 def test_a_result_beyond_float32_is_infinite(half):
     x = torch.full((9, 64), LARGEST / 4)
     x[1] *= -1
