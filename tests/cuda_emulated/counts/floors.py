@@ -92,6 +92,13 @@ FLOORS: dict[str, Floor] = {
         for kind in (12, 14)
     },
     **{
+        f"grouped_tensor_tiles<__nv_bfloat16, TileSource<__nv_bfloat16, {along_inner}> >": Floor(
+            0.1666, _RESULTS
+        )
+        for along_inner in ("true", "false")
+    },
+    "grouped_tensor_gradients<__nv_bfloat16>": Floor(0.1666, _RESULTS),
+    **{
         f"grouped_tiles<{dtype}, TileSource<{dtype}, {along_inner}> >": Floor(0.25, _PRODUCTS)
         for dtype in ("__nv_bfloat16", "float")
         for along_inner in ("true", "false")
