@@ -85,7 +85,7 @@ struct TensorSums {
   // Adds the products of two tiles.
   template <typename Left, typename Right, typename T>
   __device__ void add(const T* a, const T* b) {
-#pragma unroll
+#pragma unroll 2
     for (int step = 0; step < kTensorInner / kMmaInner; ++step) {
       uint32_t left[kRowTiles][4];
 #pragma unroll
