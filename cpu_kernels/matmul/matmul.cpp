@@ -11,6 +11,7 @@
 #include "integer_amx.h"
 #include "next_rows.h"
 #include "panel.h"
+#include "row_lanes.h"
 
 namespace fusewheel::FUSEWHEEL_ISA {
 namespace {
@@ -214,6 +215,9 @@ void int8_units(const MatmulArgs& args, int64_t begin, int64_t end, void* memory
 
 MatmulPlan matmul_plan(const MatmulArgs& args) {
   const int64_t across = divide_up(args.n, kUnit);
+  if (has_row_lanes(args)) {
+    return {across, kLaneScratch};
+  }
   if (is_few(args)) {
     return {across, few_scratch(args) * static_cast<int64_t>(sizeof(float))};
   }
@@ -236,6 +240,13 @@ MatmulPlan matmul_plan(const MatmulArgs& args) {
 void matmul_tasks(const MatmulArgs& args, int64_t begin, int64_t end, void* scratch) {
   if (args.dtype == Dtype::kFloat64) {
     return units(args, begin, end, scratch, block<double>);
+  }
+  if (has_row_lanes(args)) {
+    const int64_t last = end * kUnit < args.n ? end * kUnit : args.n;
+    return row_lanes(args, begin * kUnit, last, static_cast<float*>(scratch),
+                           [&](const float* sums, int64_t column, int64_t columns) {
+                             finish<float>(args, sums, kUnit, 0, args.m, column, columns);
+                           });
   }
 #if defined(__AVX2__)
   if (args.rounded.codes != nullptr) {

@@ -6,6 +6,7 @@
 //   one row of a    the weight streams past it                  one_row.h: streams.h, digits.h
 //   2 to 11, rounded likewise, 4-bit codes                      one_row.h: digit_rows.h
 //   few             dot products along the rows of the weight   rows.h
+//   some, numbers   each row of a is a lane                     row_lanes.h, lane_tile.h
 //   many            packed panels and a register tile           panel.h, tile.h, next_rows.h
 //   many, bfloat16  likewise, by AMX or AVX512_BF16             bfloat16.h, bfloat16_tile.h, block_bfloat16.h
 //   rounded         likewise, in integers                       integer.h (4-bit codes), int8.h;

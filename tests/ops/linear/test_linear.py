@@ -4,7 +4,7 @@ import torch
 from fusewheel.dispatch.operator import Make
 from fuzz.draw import Draw
 from neighbours import assert_call_as_good_as_eager, compute
-from oracle import DTYPES, emulated
+from oracle import DTYPES, assert_as_good_as_eager, emulated
 
 SIZES = [(1, 1), (7, 33), (255, 95), (512, 8), (1031, 70)]
 # A float64 weight is for float64 activations.
@@ -13,7 +13,7 @@ REFERENCE = {o.name: o for o in fusewheel.ops.operators()}["linear"].reference
 
 
 # One row, few and many take other kernels; tiles end inside these sizes.
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7, 16, 17, 31, 481])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7, 16, 17, 31, 40, 61, 65, 481])
 @pytest.mark.parametrize(("features", "outputs"), SIZES)
 def test_tiles_end_where_the_sizes_say(rows, features, outputs, dtype):
     arguments = tuple(
@@ -103,11 +103,23 @@ FUZZ = {
 }
 
 
+@pytest.mark.parametrize("rows", [9, 24, 64])
+def test_long_rows(rows, dtype):
+    """What is packed of them at a time is not all."""
+    x, weight = torch.randn(rows, 20010, dtype=dtype), torch.randn(140, 20010, dtype=dtype)
+    exact = x.double() @ weight.double().mT
+    assert_as_good_as_eager(fusewheel.linear(x, weight), x @ weight.mT, exact)
+
+
 @pytest.mark.skipif(emulated(), reason="it is about the threads of the CPU kernels")
-@pytest.mark.parametrize("rows", [1, 2, 4, 9])
+@pytest.mark.parametrize("rows", [1, 2, 4, 9, 20, 40])
 @pytest.mark.parametrize("outputs", [129, 300, 1027])
-def test_few_rows_have_the_same_bits_for_any_number_of_threads(outputs, rows, dtype):
-    x, weight = torch.randn(rows, 607, dtype=dtype), torch.randn(outputs, 607, dtype=dtype)
+@pytest.mark.parametrize("features", [607, 608])  # pairs of bfloat16, too
+def test_few_rows_have_the_same_bits_for_any_number_of_threads(outputs, features, rows, dtype):
+    x, weight = (
+        torch.randn(rows, features, dtype=dtype),
+        torch.randn(outputs, features, dtype=dtype),
+    )
     threads = torch.get_num_threads()
     try:
         found = []
