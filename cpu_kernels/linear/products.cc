@@ -17,9 +17,11 @@ constexpr int64_t kFewRows = 4;
 // numbers. That was measured on an AMD EPYC (Zen 4): 576 x 1536 was faster, 2048 x 2048 was alike.
 constexpr int64_t kSmallWeight = int64_t{1} << 21;
 
-// With up to a few dozen rows they are faster for weights of any size, and about as fast as ATen's with 128.
-// The gradient of x is faster with 16 to 64 rows, but not for small weights. That was measured there too,
-// from 1024 x 4096 to 4096 x 11008.
+// With up to a few dozen rows they are faster for weights of any size, and about as fast as ATen's with 128;
+// with fewer than 8 only where the rows of the weight are whole pairs, which need not be packed. The gradient
+// of x is faster with 16 to 64 rows, but not for small weights. That was measured there too, from 1024 x 4096
+// to 4096 x 11008.
+constexpr int64_t kFewestPackedRows = 8;
 constexpr int64_t kMostOwnRows = 128;
 constexpr int64_t kFewestOwnGradients = 16;
 constexpr int64_t kMostOwnGradients = 64;
@@ -42,8 +44,9 @@ bool is_small(const LinearWeight& weight) { return weight.rows * weight.columns 
 
 // Whether matmul/ is at least about as fast as ATen for a layer in this dtype, by AVX512_BF16.
 bool is_own(const LinearWeight& weight, int64_t rows, ScalarType dtype) {
+  const bool few = rows < kFewestPackedRows && weight.columns % 2 != 0;
   return dtype == ScalarType::BFloat16 && has_dot_products() &&
-         (is_small(weight) || rows <= kMostOwnRows);
+         (is_small(weight) || (rows <= kMostOwnRows && !few));
 }
 
 // The same of the gradient of x.

@@ -50,12 +50,12 @@ struct LaneTask {
 };
 
 // A step of k is 32 bits of a row: one number, or two neighbours in bfloat16.
-struct Pair {};
+struct NeighbourPair {};
 
 template <typename Number, typename V>
 inline __attribute__((always_inline)) FUSEWHEEL_LANES V add_step(V sum, V x, const float* w) {
 #if defined(__AVX512F__)
-  if constexpr (std::is_same_v<Number, Pair>) {
+  if constexpr (std::is_same_v<Number, NeighbourPair>) {
     int pair;
     __builtin_memcpy(&pair, w, sizeof(pair));
     if constexpr (sizeof(V) == 64) {
@@ -130,7 +130,7 @@ template <typename Number, int bunches, int all>
 inline __attribute__((always_inline)) FUSEWHEEL_LANES void bunch_tiles(const LaneTask& task, int64_t lane) {
   constexpr bool wide = kBytes == 64 && bunches % 2 == 0;
   constexpr int vectors = wide ? bunches / 2 : bunches;
-  constexpr int most = vectors > 1 || (wide && !std::is_same_v<Number, Pair>) ? 4 : 8;
+  constexpr int most = vectors > 1 || (wide && !std::is_same_v<Number, NeighbourPair>) ? 4 : 8;
   constexpr int columns = most < all ? most : all;
   for (int column = 0; column < all; column += columns) {
 #if defined(__AVX512F__)

@@ -121,7 +121,7 @@ FUSEWHEEL_INLINE void row_lanes(const MatmulArgs& args, int64_t begin, int64_t e
       }
       const LaneTask task{w + k, stride, packed, lanes, depth, sums, k == 0, 0};
       if (args.bfloat16) {
-        lane_columns<Pair>(task, columns);
+        lane_columns<NeighbourPair>(task, columns);
       } else {
         lane_columns<float>(task, columns);
       }
