@@ -44,9 +44,9 @@ bool is_small(const LinearWeight& weight) { return weight.rows * weight.columns 
 
 // Whether matmul/ is at least about as fast as ATen for a layer in this dtype, by AVX512_BF16.
 bool is_own(const LinearWeight& weight, int64_t rows, ScalarType dtype) {
-  const bool few = rows < kFewestPackedRows && weight.columns % 2 != 0;
+  const bool pairs = weight.columns % 2 == 0 && weight.stride % 2 == 0;
   return dtype == ScalarType::BFloat16 && has_dot_products() &&
-         (is_small(weight) || (rows <= kMostOwnRows && !few));
+         (is_small(weight) || (rows <= kMostOwnRows && (pairs || rows >= kFewestPackedRows)));
 }
 
 // The same of the gradient of x.

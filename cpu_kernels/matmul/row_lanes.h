@@ -26,7 +26,8 @@ constexpr int64_t kLaneScratch =
     kLaneBytes + kLaneGroup * kMostLaneRows * static_cast<int64_t>(sizeof(float));
 
 FUSEWHEEL_INLINE bool has_row_lanes(const MatmulArgs& args) {
-  const bool numbers = args.bfloat16 ? is_bfloat16(args.weight) && !choices().amx && args.k % 2 == 0
+  const bool pairs = args.k % 2 == 0 && args.weight.stride % 2 == 0 && args.a_stride % 2 == 0;
+  const bool numbers = args.bfloat16 ? is_bfloat16(args.weight) && pairs && !choices().amx
                                      : has_numbers<float>(args.weight);
   return kBytes > 16 && numbers && !args.transposed && args.m >= kFewestLaneRows &&
          args.m <= kMostLaneRows && args.k > 0 && args.dtype != Dtype::kFloat64;

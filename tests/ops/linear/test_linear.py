@@ -103,6 +103,18 @@ FUZZ = {
 }
 
 
+# Neighbours in bfloat16 are read as pairs, if rows begin with a pair.
+@pytest.mark.parametrize("apart", [608, 609, 610])
+@pytest.mark.parametrize("rows", [6, 20, 40])
+def test_rows_that_lie_apart(rows, apart, dtype):
+    wide = torch.randn(rows, apart + 1, dtype=dtype), torch.randn(70, apart, dtype=dtype)
+    x, weight = (t[:, :608] for t in wide)
+    for t in wide:
+        t[:, 608:] = float("nan")
+    exact = x.double() @ weight.double().mT
+    assert_as_good_as_eager(fusewheel.linear(x, weight), x @ weight.mT, exact)
+
+
 @pytest.mark.parametrize("rows", [9, 24, 64])
 def test_long_rows(rows, dtype):
     """What is packed of them at a time is not all."""
