@@ -155,9 +155,9 @@ void round_codes(const float* a, int64_t blocks, int8_t* codes, float* steps, fl
   for (int64_t block = 0; block < blocks; ++block, a += kInt4Block, codes += kInt4Block) {
     const Rounding rounding = round_block(measure_block(a), 127);
     steps[block] = rounding.step;
-    Integers whole[vectors];
+    Integers whole[vectors] = {};
     Integers total = {};
-    for (int i = 0; i < vectors; ++i) {
+    for (int i = 0; i < vectors && rounding.inverse > 0; ++i) {
       whole[i] = nearest(load(a + i * lanes) * rounding.inverse);
       total += whole[i];
     }
@@ -187,11 +187,12 @@ int32_t round_group(const float* from, int64_t size, int64_t padded, Code* codes
   constexpr int vectors = kInt4Block / lanes;
   const Rounding rounding = round_block(measure_group(from, size), 127);
   step = rounding.step;
+  const int64_t rounded = rounding.inverse > 0 ? size : 0;
   Integers total = {};
   for (int64_t i = 0; i < padded; i += kInt4Block) {
     Integers whole[vectors];
     for (int v = 0; v < vectors; ++v) {
-      const int64_t left = size - i - v * lanes;
+      const int64_t left = rounded - i - v * lanes;
       const int64_t live = left < 0 ? 0 : left < lanes ? left : lanes;
       whole[v] = live == 0 ? Integers{} : nearest(load(from + i + v * lanes, live) * rounding.inverse);
       total += whole[v];

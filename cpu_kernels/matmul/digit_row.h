@@ -123,9 +123,10 @@ FUSEWHEEL_INLINE void to_digits(const float* a, int64_t blocks, const DigitRow& 
       Integers pairs[4];
       for (int i = 0; i < kVectorBlocks; ++i) {
         const int64_t own = first + i;
+        const float inverse = roundings.inverse[own];  // 0 also of blocks that are not there
         Integers whole[vectors] = {};
-        for (int j = 0; j < vectors && own < live; ++j) {
-          whole[j] = nearest(load(a + own * kInt4Block + j * lanes) * roundings.inverse[own]);
+        for (int j = 0; j < vectors && inverse > 0; ++j) {
+          whole[j] = nearest(load(a + own * kInt4Block + j * lanes) * inverse);
         }
         Integers total = {};
         for (int j = 0; j < half; ++j) {

@@ -55,11 +55,12 @@ FUSEWHEEL_INLINE bool is_finite(const Block& block) { return block.mean <= kLarg
 
 struct Rounding {
   float step;
-  float inverse;
+  float inverse;  // 0 where nothing is to be rounded: all whole numbers are zeros
 };
 
 // The largest element becomes `steps` steps. A block that is not finite has step NaN; one of zeros,
-// or of numbers so small that they vanish beside any weight, becomes zeros.
+// or of numbers so small that they vanish beside any weight, becomes zeros. So do the whole numbers of one
+// that is not finite: the processor's for NaN is so large that sums of it overflow.
 FUSEWHEEL_INLINE Rounding round_block(const Block& block, float steps) {
   const float inverse = steps / block.largest;
   return {is_finite(block) ? block.largest / steps : __builtin_nanf(""),
