@@ -32,11 +32,11 @@ inline void add_group(const RoundedRows& a, int64_t row, int64_t rows, int64_t g
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t place = (row + i) * a.groups + group;
     const Vec<float> step = splat(a.steps[place]);
-    const Integers offset = (shifted ? a.offsets[place] : 0) - Integers{};
+    const Bits offset = static_cast<uint32_t>(shifted ? a.offsets[place] : 0) - Bits{};
     for (int64_t j = 0; j < kUnit; j += kByteLanes) {
-      Integers product;
+      Bits product;  // behind the last column it may be anything
       __builtin_memcpy(&product, scratch.products + i * kUnit + j, sizeof(product));
-      const Vec<float> value = from_codes(product - offset) * load(scratch.scales + j) * step;
+      const Vec<float> value = from_codes(bit_cast<Integers>(product - offset)) * load(scratch.scales + j) * step;
       float* sum = scratch.sums + i * kUnit + j;
       store(sum, group == 0 ? value : load(sum) + value);
     }
