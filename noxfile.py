@@ -117,8 +117,15 @@ SANITIZERS = {
             "PYTHONMALLOC": "malloc",
         },
     ),
-    # PyTorch's and Python's own threads wait for each other in ways that it does not see.
-    "thread": ("libtsan.so", {"TSAN_OPTIONS": "halt_on_error=1 ignore_noninstrumented_modules=1"}),
+    # PyTorch's and Python's own threads wait for each other in ways that it does not see. A tensor
+    # that is too large is an error of PyTorch's here too.
+    "thread": (
+        "libtsan.so",
+        {
+            "TSAN_OPTIONS": "halt_on_error=1 ignore_noninstrumented_modules=1 "
+            "allocator_may_return_null=1",
+        },
+    ),
 }
 # What sessions of their own run, on other kernels.
 ELSEWHERE = tuple(f"--ignore=tests/{name}" for name in ("cuda_emulated", "sanitized", "on_gpu/gpu"))
