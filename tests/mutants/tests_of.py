@@ -25,6 +25,7 @@ SHARED = {
     "cpu_kernels/norm/": ("tests/ops/norm/test_nan_bits.py",),
     "cpu_kernels/matmul/": (
         "tests/ops/linear/test_every_decade.py",
+        "tests/ops/linear/test_many_rows.py",
         "tests/quantization/test_rounding.py",
         "tests/native/test_choices.py",
     ),
