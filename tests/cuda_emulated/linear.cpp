@@ -96,18 +96,27 @@ void on_tensor_cores(const Shape& shape, const LinearWeight& weight) {
   }
 }
 
-// The whole weight, and what is left of it below the first row and right of the first block.
+// The whole weight, and what is left of it below the first row and right of the first block; as sums of
+// two, too.
 void dequantise(const char* name, void (*run)(const LinearWeight&, const Panel&, Stream),
                 const LinearWeight& weight) {
-  for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64}) {
-    for (const auto& [row, column] : {std::pair<int64_t, int64_t>{0, 0}, {1, kInt4Block}}) {
-      const int64_t rows = weight.rows - row;
-      const int64_t columns = weight.columns - column;
-      if (rows > 0 && columns > 0) {
-        const Buffer to(rows * columns, size_of(dtype), 0, 0xff);
-        run(weight, {row, column, rows, columns, to.data(), dtype}, nullptr);
-        to.expect_written(size_of(dtype), name);
-      }
+  for (const auto& [row, column] : {std::pair<int64_t, int64_t>{0, 0}, {1, kInt4Block}}) {
+    const int64_t rows = weight.rows - row;
+    const int64_t columns = weight.columns - column;
+    if (rows <= 0 || columns <= 0) {
+      continue;
+    }
+    for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64}) {
+      const Buffer to(rows * columns, size_of(dtype), 0, 0xff);
+      run(weight, {row, column, rows, columns, to.data(), dtype, nullptr}, nullptr);
+      to.expect_written(size_of(dtype), name);
+    }
+    if (columns % 8 == 0) {
+      const Buffer to(rows * columns, 2, 0, 0xff);
+      const Buffer rest(rows * columns, 2, 0, 0xff);
+      run(weight, {row, column, rows, columns, to.data(), Dtype::kBFloat16, rest.data()}, nullptr);
+      to.expect_written(2, name);
+      rest.expect_written(2, name);
     }
   }
 }
