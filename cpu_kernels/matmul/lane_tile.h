@@ -71,15 +71,20 @@ inline __attribute__((always_inline)) FUSEWHEEL_LANES V add_step(V sum, V x, con
 template <typename Number, typename V, int columns, int vectors>
 inline __attribute__((always_inline)) FUSEWHEEL_LANES void lane_tile(const LaneTask& task, int64_t ahead) {
   constexpr int width = sizeof(V) / sizeof(float);
-  V sums[columns][vectors];
+  // Processors that multiply two registers at a time wait for each of fewer than eight sums.
+  constexpr int chains = columns * vectors < 8 ? 2 : 1;
+  V sums[columns][vectors][chains];
 #pragma GCC unroll 8
   for (int j = 0; j < columns; ++j) {
 #pragma GCC unroll 3
     for (int v = 0; v < vectors; ++v) {
-      sums[j][v] = V{};
+#pragma GCC unroll 2
+      for (int c = 0; c < chains; ++c) {
+        sums[j][v][c] = V{};
+      }
     }
   }
-  const auto step = [&](int64_t i) FUSEWHEEL_LANES FUSEWHEEL_INLINED {
+  const auto step = [&](int64_t i, int c) FUSEWHEEL_LANES FUSEWHEEL_INLINED {
     V x[vectors];
 #pragma GCC unroll 3
     for (int v = 0; v < vectors; ++v) {
@@ -89,7 +94,7 @@ inline __attribute__((always_inline)) FUSEWHEEL_LANES void lane_tile(const LaneT
     for (int j = 0; j < columns; ++j) {
 #pragma GCC unroll 3
       for (int v = 0; v < vectors; ++v) {
-        sums[j][v] = add_step<Number>(sums[j][v], x[v], task.w + j * task.w_stride + i);
+        sums[j][v][c] = add_step<Number>(sums[j][v][c], x[v], task.w + j * task.w_stride + i);
       }
     }
   };
@@ -101,13 +106,13 @@ inline __attribute__((always_inline)) FUSEWHEEL_LANES void lane_tile(const LaneT
         __builtin_prefetch(task.w + j * task.w_stride + i + ahead, 0, kSecondLevel);
       }
     }
-#pragma GCC unroll 2
-    for (int64_t s = 0; s < kLineSteps; ++s) {
-      step(i + s);
+    for (int64_t s = 0; s < kLineSteps; s += 2) {
+      step(i + s, 0);
+      step(i + s + 1, chains - 1);
     }
   }
   for (; i < task.depth; ++i) {
-    step(i);
+    step(i, 0);
   }
 #pragma GCC unroll 8
   for (int j = 0; j < columns; ++j) {
@@ -118,19 +123,18 @@ inline __attribute__((always_inline)) FUSEWHEEL_LANES void lane_tile(const LaneT
       if (!task.first) {
         __builtin_memcpy(&before, to, sizeof(V));
       }
-      before += sums[j][v];
+      before += chains > 1 ? sums[j][v][0] + sums[j][v][chains - 1] : sums[j][v][0];
       __builtin_memcpy(to, &before, sizeof(V));
     }
   }
 }
 
-// All columns for some bunches; so many of the columns at a time that the processor has enough to add to while
-// it waits for a sum.
+// All columns for some bunches; fewer of the columns at a time where a bunch is not alone.
 template <typename Number, int bunches, int all>
 inline __attribute__((always_inline)) FUSEWHEEL_LANES void bunch_tiles(const LaneTask& task, int64_t lane) {
   constexpr bool wide = kBytes == 64 && bunches % 2 == 0;
   constexpr int vectors = wide ? bunches / 2 : bunches;
-  constexpr int most = vectors > 1 || (wide && !std::is_same_v<Number, NeighbourPair>) ? 4 : 8;
+  constexpr int most = bunches > 1 ? 4 : 8;
   constexpr int columns = most < all ? most : all;
   for (int column = 0; column < all; column += columns) {
 #if defined(__AVX512F__)

@@ -26,6 +26,9 @@ __device__ inline void narrow(double value, double& to) { to = value; }
 __device__ inline void narrow(float value, __nv_bfloat16& to) { to = __float2bfloat16_rn(value); }
 __device__ inline void narrow(float value, __half& to) { to = __float2half_rn(value); }
 
+// The upper half of the bits, which is a number of bfloat16.
+__device__ inline float cut(float x) { return __uint_as_float(__float_as_uint(x) & 0xffff0000u); }
+
 // What a value becomes when it is stored as T and read back.
 template <typename T>
 __device__ inline Accumulate<T> round_to(Accumulate<T> value) {

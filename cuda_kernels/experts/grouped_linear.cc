@@ -4,7 +4,6 @@
 #include <fusewheel/experts/grouped_linear.h>
 
 #include "grouped_linear.h"
-#include "linear/args.h"
 #include "linear/by_vectors.h"
 #include "linear/many_rows.h"
 
@@ -54,7 +53,7 @@ void multiply_parts(const char* op, const GroupedProductArgs& args, bool sums, c
   const LinearWeight& weight = args.weights.first;
   const int64_t columns = args.backward ? weight.columns : weight.rows;
   const int64_t inner = args.backward ? weight.rows : weight.columns;
-  constexpr int64_t kBytes = sizeof(float);
+  constexpr int64_t kBytes = sizeof(float);  // also of a sum of two
   const int64_t fitting = kPartBytes / (std::max<int64_t>(inner, 1) * kBytes);  // columns
   const int64_t most = std::min(
       columns, std::max(fitting / kLeastColumns * kLeastColumns, kLeastColumns));
@@ -73,13 +72,6 @@ void multiply_parts(const char* op, const GroupedProductArgs& args, bool sums, c
     }
     first = last;
   } while (first < args.ends.count);
-}
-
-// A linear layer is a group of all rows.
-GroupedProductArgs one_group(const LinearArgs& args, bool backward) {
-  const GroupEnds ends = {nullptr, 0, true, 1, args.rows};
-  return {ends,      {args.weight, false, 0}, backward,        args.x, args.x_stride,
-          args.y_dtype, args.bias,            args.bias_dtype, args.y};
 }
 
 }  // namespace

@@ -3,7 +3,16 @@
 
 #include <fusewheel/experts/groups.h>
 
+#include "linear/args.h"
+
 namespace fusewheel {
+
+// A linear layer is a group of all rows.
+inline GroupedProductArgs one_group(const LinearArgs& args, bool backward) {
+  const GroupEnds ends = {nullptr, 0, true, 1, args.rows};
+  return {ends,         {args.weight, false, 0}, backward,        args.x, args.x_stride,
+          args.y_dtype, args.bias,               args.bias_dtype, args.y};
+}
 
 // With at most so many rows a group, on average, reading the weight is most of the work.
 constexpr int64_t kFewRowsOfGroup = 4;

@@ -4,7 +4,6 @@
 #include "grouped_linear.h"
 
 #include "grouped_products.h"
-#include "linear/args.h"
 
 namespace fusewheel {
 namespace {
@@ -32,14 +31,8 @@ void grouped_linear_blocks_launch(const GroupedProductArgs& args, Stream stream)
   launch_products("grouped_linear_blocks", args, stream);
 }
 
-// All rows are of one group.
 void linear_blocks_launch(const LinearArgs& args, Stream stream) {
-  const GroupEnds ends = {nullptr, 0, true, 1, args.rows};
-  const GroupWeights weights = {args.weight, false, 0};
-  launch_products("linear_blocks",
-                  {ends, weights, false, args.x, args.x_stride, args.y_dtype, args.bias,
-                   args.bias_dtype, args.y},
-                  stream);
+  launch_products("linear_blocks", one_group(args, false), stream);
 }
 
 }  // namespace fusewheel

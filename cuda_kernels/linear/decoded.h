@@ -22,7 +22,7 @@ __device__ inline void write_weights(const float (&weights)[kSums], void* to, vo
   float second[kSums];
 #pragma unroll
   for (int i = 0; i < kSums; ++i) {
-    first[i] = __uint_as_float(__float_as_uint(weights[i]) & 0xffff0000u);
+    first[i] = cut(weights[i]);
     // Of an infinity, which is equal too, the difference would be NaN.
     second[i] = weights[i] == first[i] ? 0 : weights[i] - first[i];
   }

@@ -38,31 +38,24 @@ void rounded_linear(const Tensor& x, const Tensor& weight, const std::optional<T
   }
 }
 
-LinearArgs linear_args(const Linear& call) {
+LinearArgs linear_args(const LinearWeight& weight, const RowMatrix& x, const Tensor& y) {
   LinearArgs args{};
-  args.weight = call.weight.weight;
-  args.x = call.x.tensor.const_data_ptr();
-  args.rows = call.x.count;
-  args.x_stride = call.x.stride;
-  args.x_dtype = dtype_of(call.x.tensor);
+  args.weight = weight;
+  args.x = x.tensor.const_data_ptr();
+  args.rows = x.count;
+  args.x_stride = x.stride;
+  args.x_dtype = dtype_of(x.tensor);
+  args.y = y.mutable_data_ptr();
+  args.y_dtype = dtype_of(y);
+  return args;
+}
+
+LinearArgs linear_args(const Linear& call) {
+  LinearArgs args = linear_args(call.weight.weight, call.x, call.y);
   if (call.bias) {
     args.bias = call.bias->const_data_ptr();
     args.bias_dtype = dtype_of(*call.bias);
   }
-  args.y = call.y.mutable_data_ptr();
-  args.y_dtype = dtype_of(call.y);
-  return args;
-}
-
-LinearArgs linear_args(const LinearBackward& call) {
-  LinearArgs args{};
-  args.weight = call.weight.weight;
-  args.x = call.grad.tensor.const_data_ptr();
-  args.rows = call.grad.count;
-  args.x_stride = call.grad.stride;
-  args.x_dtype = dtype_of(call.grad.tensor);
-  args.y = call.grad_x.mutable_data_ptr();
-  args.y_dtype = dtype_of(call.grad_x);
   return args;
 }
 
@@ -152,7 +145,8 @@ void multiply_many(const char* op, const Linear& call, Stream stream) {
 }
 
 void multiply_many(const char* op, const LinearBackward& call, Stream stream) {
-  if (!linear_decoded_tensor(op, linear_args(call), true, call.grad_x, stream)) {
+  const LinearArgs args = linear_args(call.weight.weight, call.grad, call.grad_x);
+  if (!linear_decoded_tensor(op, args, true, call.grad_x, stream)) {
     multiply_panels(call, stream);
   }
 }

@@ -19,9 +19,6 @@ namespace {
 constexpr int kFloatParts = 3;
 constexpr float kPartStep = 256;
 
-// The upper half of the bits, which is a number of bfloat16.
-__device__ inline float cut(float x) { return __uint_as_float(__float_as_uint(x) & 0xffff0000u); }
-
 __device__ inline uint32_t upper_halves(float low, float high) {
   return __float_as_uint(low) >> 16 | (__float_as_uint(high) & 0xffff0000u);
 }

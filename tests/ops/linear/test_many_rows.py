@@ -7,6 +7,7 @@ import torch
 from contracts import CONTRACTS
 from fusewheel.dispatch.operator import Make
 from fusewheel.ops import operators
+from fusewheel.ops.linear._blocks import FORMATS
 from fusewheel.ops.linear.linear_blocks import random_blocks
 from neighbours import assert_call_as_good_as_eager, compute
 
@@ -18,9 +19,8 @@ GROUP = 64
 def weight(kind: str, features: int, dtype: torch.dtype) -> tuple[object, ...]:
     """What the operators take after their rows."""
     if kind not in ("int8", "int4"):
-        number = {"Q6_K": 14, "NF4": 1000}[kind]
-        per_block = 256 if kind == "Q6_K" else 64
-        return random_blocks(Make(), kind, features, INNER // per_block), number
+        format = FORMATS[kind]
+        return random_blocks(Make(), kind, features, INNER // format.weights), format.number
     codes = torch.randint(0, 256, (features, INNER if kind == "int8" else INNER // 2))
     if kind == "int8":
         return (codes - 128).to(torch.int8), Make(dtype)(features).abs() / 64
@@ -37,7 +37,6 @@ def stem(kind: str) -> str:
 @pytest.mark.parametrize("kind", ["int8", "int4", "Q6_K", "NF4"])
 @pytest.mark.parametrize("backward", [False, True])
 def test_many_rows(dtype, kind, backward, features):
-    torch.manual_seed(0)
     own = OPERATORS[stem(kind) + "_backward" * backward]
     stored = weight(kind, features, dtype)
     if backward:
