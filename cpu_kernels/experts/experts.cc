@@ -128,7 +128,7 @@ class Mixture {
                      int64_t stride, void* y) {
     const CheckedGroups& weight = layer.weight;
     const int64_t expert = order_.groups[g];
-    const void* bias = nullptr;
+    MatmulArgs args;
     if (layer.bias) {
       const Dtype dtype = dtype_of(*layer.bias);
       const int64_t step = weight.rows;
@@ -137,10 +137,18 @@ class Mixture {
       ({advance(layer.bias->const_data_ptr(), expert * step * bytes_of(dtype)), dtype, step,
         weight.rows, false, 1, to, weight.rows, wide_},
        0, 1);
-      bias = to;
+      args.bias = to;
     }
-    return {a, stride, order_.ends[g] - order_.begin(g), weight.rows, weight.columns,
-            weight_of(weight.weights, expert), weight.weights.transposed, bias, y, dtype_, false, {}};
+    args.a = a;
+    args.a_stride = stride;
+    args.m = order_.ends[g] - order_.begin(g);
+    args.n = weight.rows;
+    args.k = weight.columns;
+    args.weight = weight_of(weight.weights, expert);
+    args.transposed = weight.weights.transposed;
+    args.y = y;
+    args.dtype = dtype_;
+    return args;
   }
 
   // What is between the products, for the pairs of one expert.

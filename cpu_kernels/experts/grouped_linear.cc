@@ -4,6 +4,7 @@
 #include <fusewheel/experts/grouped_linear.h>
 
 #include <cstring>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -167,12 +168,21 @@ void multiply(const char*, GroupedLinear& call) {
     const bool bfloat16 = a.has_bfloat16(end - begin);
     const RowMatrix& rows = a.rows(bfloat16);
     const int64_t number = bfloat16 ? 2 : wide ? 8 : 4;
-    products.add({advance(rows.tensor.const_data_ptr(), begin * rows.stride * number), rows.stride,
-                  end - begin, columns, inner, weight_of(weights, e), transposed,
-                  bias ? advance(bias->tensor.const_data_ptr(), e * bias->stride * (wide ? 8 : 4))
-                       : nullptr,
-                  static_cast<char*>(args.y) + begin * row_bytes, args.dtype, false, {}, false,
-                  bfloat16});
+    MatmulArgs product;
+    product.a = advance(rows.tensor.const_data_ptr(), begin * rows.stride * number);
+    product.a_stride = rows.stride;
+    product.m = end - begin;
+    product.n = columns;
+    product.k = inner;
+    product.weight = weight_of(weights, e);
+    product.transposed = transposed;
+    if (bias) {
+      product.bias = advance(bias->tensor.const_data_ptr(), e * bias->stride * (wide ? 8 : 4));
+    }
+    product.y = static_cast<char*>(args.y) + begin * row_bytes;
+    product.dtype = args.dtype;
+    product.bfloat16 = bfloat16;
+    products.add(product);
     begin = end;
   }
   // Rows of no group. Without any there may be no memory.
@@ -195,22 +205,28 @@ void multiply(const char*, GroupedLinearBackwardWeight& call) {
   const TurnedGradients turned(call.grad, call.x, args.ends, wide);
   const Dtype dtype = dtype_of(sums);
   const int64_t weight_bytes = args.grad_columns * args.x_columns * bytes_of(dtype);
-  LinearWeight rows = {};
+  MatmulArgs product;
+  product.m = args.grad_columns;
+  product.n = args.x_columns;
+  LinearWeight& rows = product.weight;
   rows.kind = WeightKind::kFloating;
   rows.dtype = args.dtype;
   rows.columns = args.x_columns;
   rows.stride = args.x_stride;
+  product.transposed = true;
+  product.dtype = dtype;
+  product.past_caches = past_caches;
   Products products;
   int64_t begin = 0;
   for (int64_t e = 0; e < args.ends.count; ++e) {
     const int64_t end = end_of(args.ends, e);
     rows.data = advance(args.x, begin * args.x_stride * bytes_of(args.dtype));
     rows.rows = end - begin;
-    const bool bfloat16 = turned.has_bfloat16(end - begin);
-    const auto [a, stride] = turned.rows(e, begin, bfloat16, wide);
-    products.add({a, stride, args.grad_columns, args.x_columns, end - begin, rows, true, nullptr,
-                  static_cast<char*>(sums.mutable_data_ptr()) + e * weight_bytes, dtype, false, {},
-                  false, bfloat16, past_caches});
+    product.k = end - begin;
+    product.bfloat16 = turned.has_bfloat16(end - begin);
+    std::tie(product.a, product.a_stride) = turned.rows(e, begin, product.bfloat16, wide);
+    product.y = static_cast<char*>(sums.mutable_data_ptr()) + e * weight_bytes;
+    products.add(product);
     begin = end;
   }
   products.run();

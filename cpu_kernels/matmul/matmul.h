@@ -33,18 +33,18 @@ constexpr int64_t kFewestRoundedRows = 17;
 constexpr int64_t kFewestBFloat16Rows = 5;
 
 struct MatmulArgs {
-  const void* a;  // [m, k] in the accumulation type
-  int64_t a_stride;
-  int64_t m;
-  int64_t n;
-  int64_t k;
-  LinearWeight weight;  // [n, k], or [k, n] where transposed
-  bool transposed;
-  const void* bias;  // [n] in the accumulation type, or none
-  void* y;           // [m, n], contiguous
-  Dtype dtype;       // of y
-  bool dynamic;      // a is to be rounded to int8 and multiplied as integers
-  RoundedRows rounded;  // a that was; no codes otherwise
+  const void* a = nullptr;  // [m, k] in the accumulation type
+  int64_t a_stride = 0;
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  LinearWeight weight = {};  // [n, k], or [k, n] where transposed
+  bool transposed = false;
+  const void* bias = nullptr;  // [n] in the accumulation type, or none
+  void* y = nullptr;           // [m, n], contiguous
+  Dtype dtype = Dtype::kFloat32;  // of y
+  bool dynamic = false;  // a is to be rounded to int8 and multiplied as integers
+  RoundedRows rounded = {};  // a that was; no codes otherwise
   bool add = false;  // to what y holds
   // a is bfloat16 in whole_rows, and so is the weight once it is rounded.
   bool bfloat16 = false;

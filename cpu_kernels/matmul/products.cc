@@ -42,6 +42,22 @@ bool is_rounded_by_threads(const LinearWeight& weight, int64_t rows) {
   return weight.kind == WeightKind::kInt4 && rows <= most_digit_rows();
 }
 
+// `rows` rows of a times the weight's transpose; or times the weight itself, if that is `transposed`.
+MatmulArgs product(const RowMatrix& a, int64_t rows, const LinearWeight& weight, bool transposed,
+                   const Tensor& y) {
+  MatmulArgs args;
+  args.a = a.tensor.const_data_ptr();
+  args.a_stride = a.stride;
+  args.m = rows;
+  args.n = transposed ? weight.columns : weight.rows;
+  args.k = transposed ? weight.rows : weight.columns;
+  args.weight = weight;
+  args.transposed = transposed;
+  args.y = y.mutable_data_ptr();
+  args.dtype = dtype_of(y);
+  return args;
+}
+
 bool is_wide(const Tensor& y) { return y.scalar_type() == ScalarType::Double; }
 
 void run(MatmulArgs args) {
@@ -99,9 +115,10 @@ PreparedProduct::PreparedProduct(const RowMatrix& x, const LinearWeight& weight,
   if (!integers && !bfloat16) {
     a_ = spread(a_, weight.rows);
   }
-  args = {a_.tensor.const_data_ptr(), a_.stride, x.count, weight.rows, weight.columns, weight, false,
-          bias_of(bias, y, weight.rows), y.mutable_data_ptr(), dtype_of(y), integers, {}, false,
-          bfloat16};
+  args = product(a_, x.count, weight, false, y);
+  args.bias = bias_of(bias, y, weight.rows);
+  args.dynamic = integers;
+  args.bfloat16 = bfloat16;
   if (integers && !is_rounded_by_threads(weight, x.count)) {
     rounded_ = std::make_shared<const RoundedMatrix>(a_, weight);
     args.rounded = rounded_->rows();
@@ -165,7 +182,17 @@ bool WaitingProducts::can_add(const LinearWeight& weight, int64_t rows, bool dyn
 
 void WaitingProducts::add(const float* x, int64_t rows, int64_t stride, const LinearWeight& weight,
                           const float* bias, float* y, bool dynamic) {
-  wait({x, stride, rows, weight.rows, weight.columns, weight, false, bias, y, Dtype::kFloat32, dynamic, {}});
+  MatmulArgs args;
+  args.a = x;
+  args.a_stride = stride;
+  args.m = rows;
+  args.n = weight.rows;
+  args.k = weight.columns;
+  args.weight = weight;
+  args.bias = bias;
+  args.y = y;
+  args.dynamic = dynamic;
+  wait(args);
   borrows_ = true;
 }
 
@@ -199,8 +226,9 @@ void matmul_transposed(const RowMatrix& grad, const LinearWeight& weight, Tensor
   const bool bfloat16 = multiplies_bfloat16(grad, weight);
   const RowMatrix a = bfloat16 ? whole_rows(grad, grad.count)
                                : spread(widen(grad, is_wide(y)), weight.columns);
-  run({a.tensor.const_data_ptr(), a.stride, grad.count, weight.columns, weight.rows, weight, true,
-       nullptr, y.mutable_data_ptr(), dtype_of(y), false, {}, false, bfloat16});
+  MatmulArgs args = product(a, grad.count, weight, true, y);
+  args.bfloat16 = bfloat16;
+  run(args);
 }
 
 void matmul_gradient(const RowMatrix& grad, const RowMatrix& x, Tensor& y, bool add,
@@ -213,8 +241,10 @@ void matmul_gradient(const RowMatrix& grad, const RowMatrix& x, Tensor& y, bool 
   weight.rows = x.count;
   weight.columns = x.size;
   weight.stride = x.stride;
-  run({a.tensor.const_data_ptr(), a.stride, grad.size, x.size, x.count, weight, true, nullptr,
-       y.mutable_data_ptr(), dtype_of(y), false, {}, add, false, false, true});
+  MatmulArgs args = product(a, grad.size, weight, true, y);
+  args.add = add;
+  args.in_tiles = true;
+  run(args);
 }
 
 }  // namespace fusewheel
