@@ -142,6 +142,12 @@ OF_LEVELS = tuple(path for path in VALUES if path != "tests/ops/test_autograd.py
 QUICKER = ("--ignore=tests/ops/test_compilers.py", "-m", "not slow")
 # A change is tried with the same random numbers as the one before; the night draws new ones.
 SAME_NUMBERS = ("--seed", "1")
+# Sizes and dtypes decide which CUDA kernel these operators take. The samples and a few random cases
+# leave out a sixth of all kernels, some of those for tensor cores among them.
+CHOSEN_BY_SIZES = (
+    *("tests/ops/linear", "tests/ops/experts"),
+    "tests/ops/attention/test_attention_decode.py",
+)
 # Tests that trace or compile programs.
 UNTRACED = tuple(
     f"--ignore=tests/ops/test_{name}.py" for name in ("compilers", "conformance", "unbacked")
@@ -370,7 +376,8 @@ def sanitize(session: nox.Session) -> None:
     session.run("python", "-m", "pip", "uninstall", "--yes", "--quiet", "fusewheel-cpu")
     session.install("--no-deps", "--force-reinstall", *map(str, folder.glob("*.whl")))
     # Threads take turns in the emulation, which looks for races itself.
-    tests = session.posargs or ("tests/ops/test_values.py", "tests/ops/test_fuzz.py")
+    values = ("tests/ops/test_values.py", "tests/ops/test_fuzz.py", *CHOSEN_BY_SIZES)
+    tests = session.posargs or values
     session.run("python", "-m", "pytest", *tests, env=_sanitizer(session, kind))
 
 

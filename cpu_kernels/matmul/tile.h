@@ -44,7 +44,7 @@ FUSEWHEEL_INLINE void tile(const A* a, int64_t a_stride, const A* b, int64_t b_s
         const Vec<A> factor = splat(depth_major ? a[k * a_stride + i] : a[i * a_stride + k]);
 #pragma GCC unroll 2
         for (int j = 0; j < kTileVectors; ++j) {
-          sums[i][j] += factor * columns[j];
+          sums[i][j] = fma(factor, columns[j], sums[i][j]);
         }
       }
     }

@@ -128,6 +128,38 @@ FUSEWHEEL_INLINE Vec<Accumulate<T>> round_to(Vec<Accumulate<T>> value) {
   }
 }
 
+// a * b + c, rounded once; twice at the oldest level, whose processors cannot. Elsewhere the compiler is free
+// to fuse a product with a sum, or not to: sums that would err too much otherwise are made of these.
+#if defined(__AVX512F__)
+FUSEWHEEL_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) {
+  return _mm512_fmadd_ps(a, b, c);
+}
+FUSEWHEEL_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) {
+  return _mm512_fmadd_pd(a, b, c);
+}
+#elif defined(__FMA__)
+FUSEWHEEL_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) {
+  return _mm256_fmadd_ps(a, b, c);
+}
+FUSEWHEEL_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) {
+  return _mm256_fmadd_pd(a, b, c);
+}
+#elif defined(__aarch64__)
+FUSEWHEEL_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) {
+  return bit_cast<Vec<float>>(vfmaq_f32(bit_cast<float32x4_t>(c), bit_cast<float32x4_t>(a),
+                                        bit_cast<float32x4_t>(b)));
+}
+FUSEWHEEL_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) {
+  return bit_cast<Vec<double>>(vfmaq_f64(bit_cast<float64x2_t>(c), bit_cast<float64x2_t>(a),
+                                         bit_cast<float64x2_t>(b)));
+}
+#else
+template <typename V>
+FUSEWHEEL_INLINE V fma(V a, V b, V c) {
+  return a * b + c;
+}
+#endif
+
 template <typename V, int... lane>
 FUSEWHEEL_INLINE auto lower_half(V value, std::integer_sequence<int, lane...>) {
   return __builtin_shufflevector(value, value, lane...);
