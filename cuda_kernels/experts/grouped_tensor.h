@@ -37,6 +37,16 @@ template <typename T, typename Weight>
 __device__ void mend_piece(T* piece, const GroupedProductArgs& args, const GroupTiles& part,
                            const Weight& weights, const TileSource<T, true>& x, int64_t group,
                            int64_t row, int64_t column) {
+  float values[kPiece];
+  load(piece, values);
+  bool all_finite = true;
+#pragma unroll
+  for (int i = 0; i < kPiece; ++i) {
+    all_finite = all_finite && values[i] * 0 == 0;
+  }
+  if (all_finite) {
+    return;
+  }
   const Weight weight = weights.at((group - part.groups.first) * part.step);
 #pragma unroll 1
   for (int i = 0; i < kPiece; ++i) {

@@ -286,8 +286,8 @@ def _cases() -> Iterator[Case]:
         what = f"8192 x {INNER} x {OUTER}"
         # A decoded weight is a sum of two, and so is a number of float16.
         yield Case(operator, what, make, 128, 8192, decoded_once, products=2)
-        halves = partial(in_dtype, make, torch.float16)
-        yield Case(operator, f"float16, {what}", halves, 128, 8192, decoded_once, products=4)
+        in_half = partial(in_dtype, make, torch.float16)
+        yield Case(operator, f"float16, {what}", in_half, 128, 8192, decoded_once, products=4)
     for operator, make, what in (
         ("linear_int8", int8, "rounding 8192 x 4096"),
         ("linear_int4", int4, "rounding 8192 x 4096 by 128"),
