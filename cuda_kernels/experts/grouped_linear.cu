@@ -11,15 +11,15 @@ namespace fusewheel {
 namespace {
 
 template <typename A>
-__device__ void write_gradient(const GroupedGradientArgs& args, const TileSums<A>& sums,
+__device__ void write_gradient(const GroupedGradientArgs& args, TileSums<A>& sums,
                                int64_t matrix, int64_t first, int64_t column, bool aligned) {
-#pragma unroll
-  for (int r = 0; r < kTileRows; ++r) {
+#pragma unroll 1
+  for (int r = 0; r < kTileRows; ++r, turn(sums.sums)) {
     const int64_t row = first + sums.row() + r;
     const int64_t at = (matrix + row) * args.x_columns + column;
     const int64_t left = args.x_columns - column;
     const bool exists = row < args.grad_columns;
-    write_row(sums, r, exists, args.to, args.to_dtype, at, left, aligned);
+    write_row(sums, exists, args.to, args.to_dtype, at, left, aligned);
   }
 }
 
