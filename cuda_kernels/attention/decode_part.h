@@ -23,6 +23,7 @@ template <int kRows>
 __device__ bool find_places(const DecodePlan& call, const PartTask<kRows>& task,
                             Place (&places)[kDecodePart]) {
   int missing = 0;
+#pragma unroll 1
   for (int i = task.from + static_cast<int>(threadIdx.x); i < task.to; i += kDecodeThreads) {
     const int64_t key = task.begin + i;
     int64_t page = task.batch;
@@ -53,6 +54,7 @@ __device__ void load_queries(const DecodePlan& call, const PartTask<kRows>& task
                              PartMemory<A, kRows>& shared) {
   const auto& shape = call.args.shape;
   const auto& strides = call.args.q_strides;
+#pragma unroll 1
   for (int i = threadIdx.x; i < kRows * kDecodeDepth; i += kDecodeThreads) {
     const int row = i / kDecodeDepth;
     const int64_t column = begin + element_at<V, A>(i % kDecodeDepth, kDecodeDepth);
@@ -67,12 +69,16 @@ __device__ void load_queries(const DecodePlan& call, const PartTask<kRows>& task
   }
 }
 
+// Keys of a thread at a time. float64 is there for checks: its code is small rather than fast.
+template <typename A>
+constexpr int kDecodeKeys = sizeof(A) == sizeof(double) ? 1 : 2;
+
 // Products of all queries and keys.
 template <typename C, int kRows, typename A>
 __device__ void multiply_keys(const DecodePlan& call, const PartTask<kRows>& task, bool vectors,
                               PartMemory<A, kRows>& shared) {
   constexpr int V = kKeyLanes<C>;
-  constexpr int kOwn = 2;  // keys of a thread at a time
+  constexpr int kOwn = kDecodeKeys<A>;
   static_assert(kRows <= kKeyThreads, "each thread of a key stores the score of a query at most");
   const auto& shape = call.args.shape;
   const int across = static_cast<int>(threadIdx.x) % kKeyThreads;
@@ -139,8 +145,10 @@ __device__ void take_exponentials(const DecodePlan& call, const PartTask<kRows>&
   const auto* scales = static_cast<const A*>(call.args.k_scales.data);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   __syncthreads();  // the products are there
+#pragma unroll 1
   for (int r = threadIdx.x / kWarp; r < task.rows; r += kDecodeThreads / kWarp) {
     A peak = -static_cast<A>(INFINITY);
+#pragma unroll 1
     for (int slot = task.from + lane; slot < task.to; slot += kWarp) {
       A score = -static_cast<A>(INFINITY);
       if (task.sees(call, r, slot)) {
@@ -197,7 +205,7 @@ __device__ unsigned add_values(const DecodePlan& call, const PartTask<kRows>& ta
     const int64_t column = begin + across * V;
     A sums[kRows][V] = {};
     __syncthreads();  // the exponentials are there
-#pragma unroll 2
+#pragma unroll kDecodeKeys<A>
     for (int slot = task.from + static_cast<int>(threadIdx.x) / threads; slot < task.to;
          slot += groups) {
       const Place& place = shared.places[slot];
@@ -234,8 +242,10 @@ __device__ unsigned add_values(const DecodePlan& call, const PartTask<kRows>& ta
       __syncthreads();  // what was there has been read
       store_pieces(own, across * V, width, sums[r]);
       __syncthreads();
+#pragma unroll 1
       for (int i = threadIdx.x; i < width; i += kDecodeThreads) {
         A sum = 0;
+#pragma unroll 4
         for (int group = 0; group < groups; ++group) {
           sum += shared.values[group * width + i];
         }

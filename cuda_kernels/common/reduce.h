@@ -51,11 +51,8 @@ __device__ inline A row_reduce(A value) {
     results[first + threadIdx.x / kWarp] = value;
   }
   __syncthreads();
-  value = results[first];
-  for (unsigned i = 1; i < warps; ++i) {
-    value = Combine()(value, results[first + i]);
-  }
-  return value;
+  // Every warp combines what all warps of its row have found.
+  return warp_reduce<Combine>(results[first + threadIdx.x % warps], static_cast<int>(warps));
 }
 
 template <typename A>

@@ -11,15 +11,15 @@ namespace fusewheel {
 namespace {
 
 template <typename A>
-__device__ void write_gradient(const GroupedGradientArgs& args, const TileSums<A>& sums,
+__device__ void write_gradient(const GroupedGradientArgs& args, TileSums<A>& sums,
                                int64_t matrix, int64_t first, int64_t column, bool aligned) {
-#pragma unroll
-  for (int r = 0; r < kTileRows; ++r) {
+#pragma unroll 1
+  for (int r = 0; r < kTileRows; ++r, turn(sums.sums)) {
     const int64_t row = first + sums.row() + r;
     const int64_t at = (matrix + row) * args.x_columns + column;
     const int64_t left = args.x_columns - column;
     const bool exists = row < args.grad_columns;
-    write_row(sums, r, exists, args.to, args.to_dtype, at, left, aligned);
+    write_row(sums, exists, args.to, args.to_dtype, at, left, aligned);
   }
 }
 
@@ -90,25 +90,22 @@ void launch_products(const GroupedProductArgs& args, Stream stream) {
   launch_tiles<T>(op, args, all, weight, stream);
 }
 
+GroupTiles decoded_tiles(const GroupedProductArgs& args, const DecodedGroups& part, int64_t bytes) {
+  return {{part.first, part.last},
+          part.columns * part.inner * bytes,
+          part.column,
+          part.columns,
+          args.backward ? args.weights.first.columns : args.weights.first.rows,
+          part.inner};
+}
+
 // Forward, a part of the weight lies as its rows do; backward, it is multiplied from the other side.
 template <typename T, bool kAlongInner>
 void launch_decoded(const char* op, const GroupedProductArgs& args, const DecodedGroups& part,
                     Stream stream) {
-  const bool sums = part.rest_step > 0;
   const int64_t width = kAlongInner ? part.inner : part.columns;
-  const int64_t bytes = sums ? sizeof(__nv_bfloat16) : sizeof(float);
-  const GroupTiles tiles{{part.first, part.last},
-                         part.columns * part.inner * bytes,
-                         part.column,
-                         part.columns,
-                         args.backward ? args.weights.first.columns : args.weights.first.rows,
-                         part.inner,
-                         sums ? 2 : 1,
-                         part.rest_step};
-  if constexpr (kIsHalf<T>) {
-    const TileSource<T, kAlongInner> weight(part.numbers, width, tiles.step);
-    launch_tensor_tiles<T>(op, args, tiles, weight, stream);
-  } else if constexpr (kAsAny<T>) {
+  const GroupTiles tiles = decoded_tiles(args, part, sizeof(float));
+  if constexpr (kAsAny<T>) {
     const AnyTileSource<T> weight{static_cast<const char*>(part.numbers), Dtype::kFloat32,
                                   kAlongInner ? width : 1, kAlongInner ? 1 : width};
     launch_tiles<T>(op, args, tiles, weight, stream);
@@ -118,16 +115,30 @@ void launch_decoded(const char* op, const GroupedProductArgs& args, const Decode
   }
 }
 
+// By tensor cores.
+template <typename T, bool kAlongInner>
+void launch_sums(const char* op, const GroupedProductArgs& args, const DecodedGroups& part,
+                 Stream stream) {
+  GroupTiles tiles = decoded_tiles(args, part, sizeof(__nv_bfloat16));
+  tiles.matrices = 2;
+  tiles.matrix_step = part.rest_step;
+  const TileSource<__nv_bfloat16, kAlongInner> weight(
+      part.numbers, kAlongInner ? part.inner : part.columns, tiles.step);
+  launch_tensor_tiles<T>(op, args, tiles, weight, stream);
+}
+
 template <bool kAlongInner>
 void launch_decoded(const char* op, const GroupedProductArgs& args, const DecodedGroups& part,
                     Stream stream) {
-  if (part.rest_step > 0) {
-    launch_decoded<__nv_bfloat16, kAlongInner>(op, args, part, stream);
-  } else if (args.dtype == Dtype::kFloat64) {
-    launch_decoded<double, kAlongInner>(op, args, part, stream);
-  } else {
-    launch_decoded<float, kAlongInner>(op, args, part, stream);
-  }
+  for_dtype(args.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (kIsHalf<T>) {
+      if (part.rest_step > 0) {
+        return launch_sums<T, kAlongInner>(op, args, part, stream);
+      }
+    }
+    launch_decoded<Accumulate<T>, kAlongInner>(op, args, part, stream);
+  });
 }
 
 }  // namespace
@@ -146,10 +157,16 @@ void grouped_decoded_launch(const char* op, const GroupedProductArgs& args,
 }
 
 bool grouped_decoded_takes_sums(const char* op, const GroupedProductArgs& args) {
-  using T = __nv_bfloat16;
   const LinearWeight& weight = args.weights.first;
-  return args.dtype == Dtype::kBFloat16 &&
-         can_use_tensor_cores<T, TileSource<T, true>>(op, args, weight.rows, weight.columns);
+  bool can = false;
+  for_dtype(args.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (kIsHalf<T>) {
+      using Weight = TileSource<__nv_bfloat16, true>;
+      can = can_use_tensor_cores<T, Weight>(op, args, weight.rows, weight.columns);
+    }
+  });
+  return can;
 }
 
 void grouped_linear_backward_weight_launch(const GroupedGradientArgs& args, Stream stream) {

@@ -35,7 +35,7 @@ void grouped_linear_launch(const GroupedProductArgs&, Stream);
 // Forward, for few rows by_vectors.
 void grouped_linear_blocks_launch(const GroupedProductArgs&, Stream);
 void grouped_decoded_launch(const char* op, const GroupedProductArgs&, const DecodedGroups&, Stream);
-// Whether decoded weights may be sums of two: x and y are in bfloat16 then.
+// Whether decoded weights may be sums of two: x and y are in one half type then.
 bool grouped_decoded_takes_sums(const char* op, const GroupedProductArgs&);
 void grouped_linear_backward_weight_launch(const GroupedGradientArgs&, Stream);
 

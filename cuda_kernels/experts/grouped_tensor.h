@@ -31,6 +31,43 @@ __device__ inline void add_bias(const GroupedProductArgs& args, const GroupTiles
   }
 }
 
+// Computes those elements of a piece that are not finite once more, by ordinary instructions: an infinity
+// in x, times a weight that is a sum of two, one of which is 0, has made them NaN.
+template <typename T, typename Weight>
+__device__ void mend_piece(T* piece, const GroupedProductArgs& args, const GroupTiles& part,
+                           const Weight& weights, const TileSource<T, true>& x, int64_t group,
+                           int64_t row, int64_t column) {
+  float values[kPiece];
+  load(piece, values);
+  bool all_finite = true;
+#pragma unroll
+  for (int i = 0; i < kPiece; ++i) {
+    all_finite = all_finite && values[i] * 0 == 0;
+  }
+  if (all_finite) {
+    return;
+  }
+  const Weight weight = weights.at((group - part.groups.first) * part.step);
+#pragma unroll 1
+  for (int i = 0; i < kPiece; ++i) {
+    if (widen(piece[i]) * 0 == 0) {
+      continue;
+    }
+    float sum = 0;
+#pragma unroll 1
+    for (int64_t inner = 0; inner < part.inner; ++inner) {
+      const auto* first = weight.from(column + i, inner);
+      const auto* rest = weight.at(part.matrix_step).from(column + i, inner);
+      sum = multiply_add(widen(*x.from(row, inner)), widen(*first) + widen(*rest), sum);
+    }
+    if (args.bias != nullptr) {
+      sum += load_one<float>(args.bias, args.bias_dtype,
+                             group * part.y_columns + part.column + column + i);
+    }
+    narrow(sum, piece[i]);
+  }
+}
+
 // How many blocks a multiprocessor should run at a time.
 constexpr int kTensorBlocks = 3;
 
@@ -60,8 +97,13 @@ __global__ void __launch_bounds__(kTileThreads, kTensorBlocks)
           add_bias(args, part, rows.group, column, sums);
         }
       }
+      const auto mend = [&](T* piece, int64_t row, int64_t at) {
+        if (part.matrices > 1) {
+          mend_piece(piece, args, part, weight, x, rows.group, row, at);
+        }
+      };
       sums.write(static_cast<T*>(args.y) + part.column, part.y_columns, rows.begin, rows.end,
-                 column, part.columns, stages);
+                 column, part.columns, stages, mend);
     }
   }
 }
@@ -86,7 +128,8 @@ __global__ void __launch_bounds__(kTileThreads, kTensorBlocks)
       multiply_by_tensor_cores(grad, {row, args.grad_columns, begin, end}, x,
                                {column, args.x_columns, begin, end}, 1, 0, stages, sums);
       sums.write(static_cast<T*>(args.to) + group * args.grad_columns * args.x_columns,
-                 args.x_columns, row, args.grad_columns, column, args.x_columns, stages);
+                 args.x_columns, row, args.grad_columns, column, args.x_columns, stages,
+                 [](T*, int64_t, int64_t) {});
     }
   }
 }

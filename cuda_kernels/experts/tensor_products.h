@@ -1,5 +1,6 @@
 // Products of tiles in half types by tensor cores, for groups with many rows: a block has 64 rows and 128
-// columns of the result.
+// columns of the result. float16 and bfloat16 may be mixed: a number of float16, which has 11 digits, is
+// the sum of two in bfloat16, which has 8 and a larger range.
 #pragma once
 
 #include "common/half_tile.h"
@@ -66,6 +67,30 @@ constexpr int kTensorStage = (kTile + kTensorColumns) * kTensorInner;  // elemen
 template <typename T>
 constexpr size_t kTensorBytes = kTensorStages * kTensorStage * sizeof(T);
 
+// Two neighbouring numbers of float16 as two sums in bfloat16.
+__device__ inline void split_pair(uint32_t pair, uint32_t& first, uint32_t& rest) {
+  __half numbers[2];
+  memcpy(numbers, &pair, sizeof(pair));
+  const float low = widen(numbers[0]);
+  const float high = widen(numbers[1]);
+  first = pair_of(cut(low), cut(high), __nv_bfloat16{});
+  rest = pair_of(low - cut(low), high - cut(high), __nv_bfloat16{});
+}
+
+// The factors of a tile as so many summands for products with numbers of type B.
+template <typename A, typename B>
+constexpr int kSummands = std::is_same_v<A, B> ? 1 : 2;
+
+template <int summands>
+__device__ void split_factors(uint32_t (&factors)[summands][4]) {
+  if constexpr (summands == 2) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      split_pair(factors[0][i], factors[0][i], factors[1][i]);
+    }
+  }
+}
+
 // What a thread has of a tile of the result.
 struct TensorSums {
   float sums[kRowTiles][kColumnTiles][4] = {};
@@ -83,32 +108,39 @@ struct TensorSums {
   }
 
   // Adds the products of two tiles.
-  template <typename Left, typename Right, typename T>
-  __device__ void add(const T* a, const T* b) {
-#pragma unroll 2
+  template <typename Left, typename Right>
+  __device__ void add(const typename Left::T* a, const typename Right::T* b) {
+    using B = typename Right::T;
+    constexpr int summands = kSummands<typename Left::T, B>;
+    // The others would need more registers for two steps at once.
+    constexpr int kTogether = summands == 1 && Right::kAlongInner ? 2 : 1;
+#pragma unroll(kTogether)
     for (int step = 0; step < kTensorInner / kMmaInner; ++step) {
-      uint32_t left[kRowTiles][4];
+      uint32_t left[kRowTiles][summands][4];
 #pragma unroll
       for (int m = 0; m < kRowTiles; ++m) {
-        Left::left(a, first_row() + m * kMmaRows, step, left[m]);
+        Left::left(a, first_row() + m * kMmaRows, step, left[m][0]);
+        split_factors(left[m]);
       }
 #pragma unroll
       for (int n = 0; n < kColumnTiles; n += 2) {
         uint32_t right[4];
         Right::right(b, first_column() + n * kMmaColumns, step, right);
 #pragma unroll
-        for (int m = 0; m < kRowTiles; ++m) {
-          multiply_pair(left[m], right, sums[m][n], sums[m][n + 1], T{});
+        for (int i = 0; i < kRowTiles * summands; ++i) {
+          const int m = i % kRowTiles;
+          multiply_pair(left[m][i / kRowTiles], right, sums[m][n], sums[m][n + 1], B{});
         }
       }
     }
   }
 
   // Writes the rows before row_end and the columns before column_end, whole pieces, to a matrix of so
-  // many columns, through shared memory that no thread reads any more.
-  template <typename T>
+  // many columns, through shared memory that no thread reads any more. Each piece is given to `mend`
+  // with its row and first column before.
+  template <typename T, typename Mend>
   __device__ void write(T* to, int64_t columns, int64_t row, int64_t row_end, int64_t column,
-                        int64_t column_end, T* shared) const {
+                        int64_t column_end, T* shared, const Mend& mend) const {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
@@ -130,8 +162,10 @@ struct TensorSums {
     for (int i = thread / kPieces<kTensorColumns>; i < kTile; i += kTogether) {
       const int64_t at = column + piece * kPiece;
       if (row + i < row_end && at < column_end) {
+        T* own = piece_of<kTensorColumns>(shared, i, piece);
+        mend(own, row + i, at);
         *reinterpret_cast<uint4*>(to + (row + i) * columns + at) =
-            *reinterpret_cast<const uint4*>(piece_of<kTensorColumns>(shared, i, piece));
+            *reinterpret_cast<const uint4*>(own);
       }
     }
   }
@@ -147,11 +181,14 @@ __device__ void multiply_by_tensor_cores(const Left& left, TileRange rows, const
                                          T* stages, TensorSums& sums) {
   using Rows = TensorTile<Left, kTile>;
   using Columns = TensorTile<Right, kTensorColumns>;
+  const auto right_tile = [](T* stage) {
+    return reinterpret_cast<typename Columns::T*>(stage + Rows::kElements);
+  };
   int matrix = 0;
   const auto begin = [&](T* stage) {
     if (rows.inner < rows.inner_end) {
       Rows::begin(left, rows, stage);
-      Columns::begin(right.at(matrix * matrix_step), columns, stage + Rows::kElements);
+      Columns::begin(right.at(matrix * matrix_step), columns, right_tile(stage));
     }
     end_group_of_copies();
     if (++matrix == matrices) {
@@ -165,11 +202,11 @@ __device__ void multiply_by_tensor_cores(const Left& left, TileRange rows, const
   begin(stages);
 #pragma unroll 1
   for (int64_t step = 0; step < steps; ++step) {
-    const T* own = stages + step % kTensorStages * kTensorStage;
+    T* own = stages + step % kTensorStages * kTensorStage;
     begin(stages + (step + 1) % kTensorStages * kTensorStage);
     wait_for_copies<kTensorStages - 1>();
     __syncthreads();
-    sums.template add<Rows, Columns>(own, own + Rows::kElements);
+    sums.template add<Rows, Columns>(own, right_tile(own));
     __syncthreads();  // the stage has been read: it is written next
   }
 }

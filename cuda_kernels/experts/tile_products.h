@@ -136,9 +136,9 @@ struct TileSums {
     }
   }
 
-  // Of one row, from `to` on; `left` columns exist. All lanes of a warp must call it.
+  // Writes the first row, from `to` on; `left` columns exist. All lanes of a warp must call it.
   template <typename T>
-  __device__ void write(int r, bool exists, T* to, int64_t left, bool aligned) const {
+  __device__ void write(bool exists, T* to, int64_t left, bool aligned) const {
     constexpr int P = kLanes<A>;
     if constexpr (sizeof(T) < sizeof(A) && kLanes<T> == 2 * P) {
       // Of neighbouring threads one takes both first pieces, the other both second ones.
@@ -146,8 +146,8 @@ struct TileSums {
       A both[2 * P];
 #pragma unroll
       for (int k = 0; k < P; ++k) {
-        const A kept = odd ? sums[r][P + k] : sums[r][k];
-        const A given = odd ? sums[r][k] : sums[r][P + k];
+        const A kept = odd ? sums[0][P + k] : sums[0][k];
+        const A given = odd ? sums[0][k] : sums[0][P + k];
         const A got = __shfl_xor_sync(0xffffffffu, given, 1);
         both[k] = odd ? got : kept;
         both[P + k] = odd ? kept : got;
@@ -160,7 +160,7 @@ struct TileSums {
         A piece[P];
 #pragma unroll
         for (int k = 0; k < P; ++k) {
-          piece[k] = sums[r][c + k];
+          piece[k] = sums[0][c + k];
         }
         const int first = column(c / P);
         write_some(piece, exists, to + first, left - first, aligned);

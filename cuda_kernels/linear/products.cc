@@ -1,6 +1,6 @@
 // Products of few rows, of codes with a half type, and of float32 with a half type, by kernels that decode
-// the weight as they read it; of many rows in bfloat16 with a decoded weight by tensor cores; all others by
-// ATen's.
+// the weight as they read it; of many rows in a half type with a decoded weight by tensor cores; all others
+// by ATen's.
 
 #include <fusewheel/aten.h>
 #include <fusewheel/linear/products.h>

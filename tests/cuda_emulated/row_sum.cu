@@ -28,11 +28,8 @@ __device__ float sum_of(float value) {
   if (missing != Missing::kBeforeReading) {
     __syncthreads();
   }
-  value = 0;
-  for (unsigned i = 0; i < blockDim.x / kWarp; ++i) {
-    value += sums[i];
-  }
-  return value;
+  const unsigned warps = blockDim.x / kWarp;
+  return warp_reduce<Plus>(sums[threadIdx.x % warps], static_cast<int>(warps));
 }
 
 // Sum r of a thread is that of (thread + 1) * (r + 1).

@@ -284,8 +284,10 @@ def _cases() -> Iterator[Case]:
         ("linear_int4_backward", int4_backward),
     ):
         what = f"8192 x {INNER} x {OUTER}"
-        # A decoded weight is a sum of two.
+        # A decoded weight is a sum of two, and so is a number of float16.
         yield Case(operator, what, make, 128, 8192, decoded_once, products=2)
+        in_half = partial(in_dtype, make, torch.float16)
+        yield Case(operator, f"float16, {what}", in_half, 128, 8192, decoded_once, products=4)
     for operator, make, what in (
         ("linear_int8", int8, "rounding 8192 x 4096"),
         ("linear_int4", int4, "rounding 8192 x 4096 by 128"),
@@ -309,6 +311,8 @@ def _cases() -> Iterator[Case]:
         what = f"8192 rows, {groups}"
         own = partial(make, new=new), 256, 8192, decoded_groups
         yield Case(operator, what, *own, products=2)  # a weight is a sum of two
+        own = partial(in_dtype, make, torch.float16), 256, 8192, decoded_groups
+        yield Case(operator, f"float16, {what}", *own, products=4)
         yield Case(operator, f"float32, {what}", make, 256, 8192, decoded_groups, products=1)
     for operator, make in (("grouped_linear", grouped), ("grouped_linear_blocks", grouped_blocks)):
         yield Case(operator, f"8 rows, {groups}", make, 8, 8, products=1)

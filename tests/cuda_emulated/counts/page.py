@@ -118,14 +118,14 @@ published for each GPU, and three assumptions: a copy reaches {COPY:.0%} of the 
 products reach {PRODUCTS:.0%} of the rate, and a launch costs {LAUNCH * 1e6:.0f} microseconds beside
 its work. `attention` and `attention_varlen` in half types with heads of 64 and 128, and their
 backward, `attention_decode` with 8 heads to a cache, and `linear`, `linear_int4` and `linear_int8`
-of 16 and 64 rows, use tensor cores. So do, in bfloat16, grouped products of 8192 rows, and products
-of 8192 rows with codes or blocks. The others use float32.
+of 16 and 64 rows, use tensor cores. So do, in half types, grouped products of 8192 rows, and
+products of 8192 rows with codes or blocks. The others use float32.
 A case takes the time of its bytes or of its products, whichever is longer. What attention computes
 again counts: the backward 7 products for 5 (8 by ordinary instructions), the forward 3 for 2 in
 float16. So do the parts of numbers that tensor cores multiply: for `linear` 3 products for one, and
-6 for one with a weight in float16; with decoded codes and blocks 2 for one. Left out: too few
-threads to hide the latency of memory, the speed of caches, and pauses between launches. So a GPU
-may be slower than this.
+6 for one with a weight in float16; with decoded codes and blocks 2 for one, in float16 4. Left out:
+too few threads to hide the latency of memory, the speed of caches, and pauses between launches. So
+a GPU may be slower than this.
 
 **The first cache may take the time of `linear`, `linear_int8` and `linear_int4` with few rows**, up
 to 4. A warp reads all of x for every two columns of the result, and the first cache answers:

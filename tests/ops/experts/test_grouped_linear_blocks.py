@@ -23,7 +23,7 @@ def weight(name: str, groups: int, rows: int, columns: int) -> tuple[torch.Tenso
 
 
 # Groups of no row, one, few and many take other kernels; tiles end inside these sizes. Tensor cores
-# take multiples of 8 in bfloat16.
+# take multiples of 8 in bfloat16 and float16.
 @pytest.mark.parametrize("name", ["Q4_1", "Q8_0", "MXFP4", "Q6_K"])
 @pytest.mark.parametrize("outputs", [70, 136])
 def test_groups_of_any_size(name, outputs, dtype):
@@ -56,6 +56,24 @@ def test_infinite_weights(dtype):
     x = Make(dtype)(40, 64).abs()
     y = fusewheel.grouped_linear_blocks(x, blocks, "Q8_0", ends_of(20, 20))
     assert (y[20:, 5] == float("inf")).all() and y.isfinite().sum() == 40 * 16 - 20
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_infinite_activations(dtype, backward):
+    """Not NaN, though the second of the two parts is 0 for these weights."""
+    blocks, kind = weight("Q8_0", 2, 32, 64)
+    blocks[..., :2] = torch.tensor([0, 0x3C], dtype=torch.uint8)  # scales of 1
+    blocks[..., 2:] = 1
+    x, bias = Make(dtype)(40, 32 if backward else 64), Make(dtype, seed=1)(2, 32)
+    x[13, 3] = float("inf")
+    x[30, 5] = -float("inf")
+    ends = ends_of(20, 20)
+    if backward:
+        y = torch.ops.fusewheel.grouped_linear_blocks_backward(x, blocks, kind, ends)
+    else:
+        y = fusewheel.grouped_linear_blocks(x, blocks, "Q8_0", ends, bias)
+    assert (y[13] == float("inf")).all() and (y[30] == -float("inf")).all()
+    assert y.isfinite().sum() == 38 * y.shape[1]
 
 
 @pytest.mark.parametrize("name", FORMATS)
