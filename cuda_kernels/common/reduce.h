@@ -52,7 +52,7 @@ __device__ inline A row_reduce(A value) {
   }
   __syncthreads();
   // Every warp combines what all warps of its row have found.
-  return warp_reduce<Combine>(results[first + threadIdx.x % warps], static_cast<int>(warps));
+  return warp_reduce<Combine>(results[first + (threadIdx.x & (warps - 1))], static_cast<int>(warps));
 }
 
 template <typename A>

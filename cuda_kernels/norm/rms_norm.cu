@@ -86,8 +86,8 @@ __global__ void __launch_bounds__(kMaxRowThreads, kRowBlocks<T>)
   // The same number of rounds for every thread of the block: they meet in the sums.
   const int64_t begin = chunk * args.count / args.chunks;
   const int64_t end = (chunk + 1) * args.count / args.chunks;
-  const int64_t rounds = (args.count + args.chunks - 1) / args.chunks;
-  for (int64_t round = 0; round < rounds; ++round) {
+  const auto rounds = static_cast<int>((args.count + args.chunks - 1) / args.chunks);
+  for (int round = 0; round < rounds; ++round) {
     const int64_t row = begin + round;
     const int64_t size = row < end ? columns : 0;
     const auto* grad = static_cast<const T*>(args.grad) + row * args.grad_stride;

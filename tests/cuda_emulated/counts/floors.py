@@ -92,9 +92,10 @@ FLOORS: dict[str, Floor] = {
         for kind in (12, 14)
     },
     **{
-        f"grouped_tensor_tiles<__nv_bfloat16, TileSource<__nv_bfloat16, {along_inner}> >": Floor(
+        f"grouped_tensor_tiles<{rows}, TileSource<__nv_bfloat16, {along_inner}> >": Floor(
             1 / 6, _RESULTS
         )
+        for rows in ("__nv_bfloat16", "__half")
         for along_inner in ("true", "false")
     },
     "grouped_tensor_gradients<__nv_bfloat16>": Floor(1 / 6, _RESULTS),
