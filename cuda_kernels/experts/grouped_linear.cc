@@ -15,22 +15,20 @@ namespace {
 constexpr int64_t kPartBytes = 32 << 20;
 constexpr int64_t kLeastColumns = 64;
 
-// y of the columns from `column` on, for groups from `first` to `last`. Numbers lie as their blocks do;
-// `rest_step` bytes behind those in bfloat16 lies what they leave out.
+// y of the columns from `column` on, for groups from `first` to `last`. Numbers lie as their blocks do.
 void multiply_part(const char* op, const GroupedProductArgs& args, DecodedGroups part,
                    const Tensor& memory, Stream stream) {
   const GroupWeights& all = args.weights;
   auto* numbers = static_cast<char*>(memory.mutable_data_ptr());
-  const Dtype dtype = part.rest_step > 0 ? Dtype::kBFloat16 : Dtype::kFloat32;
-  const int64_t bytes = part.rest_step > 0 ? sizeof(float) / 2 : sizeof(float);
+  const Dtype dtype = part.step > 0 ? Dtype::kBFloat16 : Dtype::kFloat32;
+  const int64_t bytes = part.step > 0 ? sizeof(float) / 2 : sizeof(float);
   const auto decode = [&](int64_t group, int64_t row, int64_t column, int64_t rows,
                           int64_t columns, int64_t count) {
     LinearWeight weight = all.first;
     weight.data = static_cast<const char*>(all.first.data) + group * all.step;
     weight.rows *= count;
     char* to = numbers + (group - part.first) * rows * columns * bytes;
-    dequantise_launch(
-        weight, {row, column, rows * count, columns, to, dtype, to + part.rest_step}, stream);
+    dequantise_launch(weight, {row, column, rows * count, columns, to, dtype, part.step}, stream);
   };
   const int64_t rows = args.backward ? part.inner : part.columns;
   const int64_t columns = args.backward ? part.columns : part.inner;
@@ -53,21 +51,23 @@ void multiply_parts(const char* op, const GroupedProductArgs& args, bool sums, c
   const LinearWeight& weight = args.weights.first;
   const int64_t columns = args.backward ? weight.columns : weight.rows;
   const int64_t inner = args.backward ? weight.rows : weight.columns;
-  constexpr int64_t kBytes = sizeof(float);  // also of a sum of two
-  const int64_t fitting = kPartBytes / (std::max<int64_t>(inner, 1) * kBytes);  // columns
+  constexpr int64_t kHalf = sizeof(float) / 2;
+  const int64_t bytes = sums ? kWeightParts * kHalf : 2 * kHalf;  // of a number
+  const int64_t fitting = kPartBytes / (std::max<int64_t>(inner, 1) * bytes);  // columns
   const int64_t most = std::min(
       columns, std::max(fitting / kLeastColumns * kLeastColumns, kLeastColumns));
   const int64_t groups = most < columns ? 1 : std::max<int64_t>(fitting / columns, 1);
   const int64_t together = std::min(groups, args.ends.count);
   const int64_t elements = std::max<int64_t>(together, 1) * most * inner;
-  const Tensor memory = empty_contiguous({&elements, 1}, ScalarType::Float, like);
-  const int64_t rest_step = sums ? elements * kBytes / 2 : 0;
+  const int64_t memory_bytes = elements * bytes;
+  const Tensor memory = empty_contiguous({&memory_bytes, 1}, ScalarType::Byte, like);
+  const int64_t step = sums ? elements * kHalf : 0;
   int64_t first = 0;
   do {
     const int64_t last = std::min(first + groups, args.ends.count);
     for (int64_t column = 0; column < columns; column += most) {
       const int64_t count = std::min(most, columns - column);
-      multiply_part(op, args, {first, last, column, count, inner, nullptr, rest_step}, memory,
+      multiply_part(op, args, {first, last, column, count, inner, nullptr, step}, memory,
                     stream);
     }
     first = last;

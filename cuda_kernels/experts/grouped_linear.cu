@@ -120,8 +120,8 @@ template <typename T, bool kAlongInner>
 void launch_sums(const char* op, const GroupedProductArgs& args, const DecodedGroups& part,
                  Stream stream) {
   GroupTiles tiles = decoded_tiles(args, part, sizeof(__nv_bfloat16));
-  tiles.matrices = 2;
-  tiles.matrix_step = part.rest_step;
+  tiles.matrices = kWeightParts;
+  tiles.matrix_step = part.step;
   const TileSource<__nv_bfloat16, kAlongInner> weight(
       part.numbers, kAlongInner ? part.inner : part.columns, tiles.step);
   launch_tensor_tiles<T>(op, args, tiles, weight, stream);
@@ -133,7 +133,7 @@ void launch_decoded(const char* op, const GroupedProductArgs& args, const Decode
   for_dtype(args.dtype, [&](auto zero) {
     using T = decltype(zero);
     if constexpr (kIsHalf<T>) {
-      if (part.rest_step > 0) {
+      if (part.step > 0) {
         return launch_sums<T, kAlongInner>(op, args, part, stream);
       }
     }

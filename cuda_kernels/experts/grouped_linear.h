@@ -19,7 +19,7 @@ constexpr int64_t kFewRowsOfGroup = 4;
 
 // A part of the weights in blocks as numbers, of each group from `first` to `last`, dense: forward
 // [columns, inner], backward [inner, columns]. They are float32; or, for tensor cores, each is the sum of
-// two in bfloat16, of which the second ones begin `rest_step` bytes behind the first.
+// kWeightParts in bfloat16, which lie in as many matrices.
 struct DecodedGroups {
   int64_t first;
   int64_t last;
@@ -27,7 +27,7 @@ struct DecodedGroups {
   int64_t columns;  // of y
   int64_t inner;
   const void* numbers;
-  int64_t rest_step;  // 0 for float32
+  int64_t step;  // from one of these matrices to the next, in bytes; 0 for float32
 };
 
 void grouped_linear_launch(const GroupedProductArgs&, Stream);
@@ -35,7 +35,7 @@ void grouped_linear_launch(const GroupedProductArgs&, Stream);
 // Forward, for few rows by_vectors.
 void grouped_linear_blocks_launch(const GroupedProductArgs&, Stream);
 void grouped_decoded_launch(const char* op, const GroupedProductArgs&, const DecodedGroups&, Stream);
-// Whether decoded weights may be sums of two: x and y are in one half type then.
+// Whether decoded weights may be sums: x and y are in one half type then.
 bool grouped_decoded_takes_sums(const char* op, const GroupedProductArgs&);
 void grouped_linear_backward_weight_launch(const GroupedGradientArgs&, Stream);
 

@@ -32,7 +32,7 @@ __device__ inline void add_bias(const GroupedProductArgs& args, const GroupTiles
 }
 
 // Computes those elements of a piece that are not finite once more, by ordinary instructions: an infinity
-// in x, times a weight that is a sum of two, one of which is 0, has made them NaN.
+// in x, times a weight that is a sum of parts, one of which is 0, has made them NaN.
 template <typename T, typename Weight>
 __device__ void mend_piece(T* piece, const GroupedProductArgs& args, const GroupTiles& part,
                            const Weight& weights, const TileSource<T, true>& x, int64_t group,
@@ -56,9 +56,12 @@ __device__ void mend_piece(T* piece, const GroupedProductArgs& args, const Group
     float sum = 0;
 #pragma unroll 1
     for (int64_t inner = 0; inner < part.inner; ++inner) {
-      const auto* first = weight.from(column + i, inner);
-      const auto* rest = weight.at(part.matrix_step).from(column + i, inner);
-      sum = multiply_add(widen(*x.from(row, inner)), widen(*first) + widen(*rest), sum);
+      float whole = 0;
+#pragma unroll 1
+      for (int matrix = 0; matrix < part.matrices; ++matrix) {
+        whole += widen(*weight.at(matrix * part.matrix_step).from(column + i, inner));
+      }
+      sum = multiply_add(widen(*x.from(row, inner)), whole, sum);
     }
     if (args.bias != nullptr) {
       sum += load_one<float>(args.bias, args.bias_dtype,

@@ -21,6 +21,9 @@ struct LinearArgs {
   Dtype y_dtype;
 };
 
+// Numbers in bfloat16 whose sum a decoded weight is: together they have as many digits as float32.
+constexpr int kWeightParts = 3;
+
 // A part of a weight, to be decoded.
 struct Panel {
   int64_t row;
@@ -29,7 +32,8 @@ struct Panel {
   int64_t columns;
   void* to;     // [rows, columns], contiguous
   Dtype dtype;  // of `to`: float32 or bfloat16 or, but for blocks, float64
-  void* rest;   // likewise, with bfloat16: what `to` leaves out, rounded to bfloat16
+  // With bfloat16, the weight is the sum of kWeightParts such matrices: bytes from one to the next.
+  int64_t step;
 };
 
 // Activations to be rounded.

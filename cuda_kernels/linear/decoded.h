@@ -1,6 +1,7 @@
-// How decoded weights are written: as numbers, or each as a sum of two in bfloat16.
+// How decoded weights are written: as numbers, or each as a sum of parts in bfloat16.
 #pragma once
 
+#include "args.h"
 #include "common/vector.h"
 
 namespace fusewheel {
@@ -11,23 +12,29 @@ constexpr int kFloats = kLanes<float>;
 constexpr int kSums = kLanes<__nv_bfloat16>;
 
 template <typename A>
-__device__ void write_weights(const A (&weights)[kLanes<A>], void* to, void*, int64_t at) {
+__device__ void write_weights(const A (&weights)[kLanes<A>], void* to, int64_t, int64_t at) {
   store(static_cast<A*>(to) + at, weights);
 }
 
-// The first ones are cut off, the second ones rounded: 16 bits in all.
-__device__ inline void write_weights(const float (&weights)[kSums], void* to, void* rest,
+// Each part is what a cut leaves of the weight after the parts before; the last one is exact.
+__device__ inline void write_weights(const float (&weights)[kSums], void* to, int64_t step,
                                      int64_t at) {
-  float first[kSums];
-  float second[kSums];
+  float left[kSums];
 #pragma unroll
   for (int i = 0; i < kSums; ++i) {
-    first[i] = cut(weights[i]);
-    // Of an infinity, which is equal too, the difference would be NaN.
-    second[i] = weights[i] == first[i] ? 0 : weights[i] - first[i];
+    left[i] = weights[i];
   }
-  store(static_cast<__nv_bfloat16*>(to) + at, first);
-  store(static_cast<__nv_bfloat16*>(rest) + at, second);
+#pragma unroll
+  for (int part = 0; part < kWeightParts; ++part) {
+    float own[kSums];
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) {
+      own[i] = cut(left[i]);
+      // Of an infinity, which is equal too, the difference would be NaN.
+      left[i] = left[i] == own[i] ? 0 : left[i] - own[i];
+    }
+    store(reinterpret_cast<__nv_bfloat16*>(static_cast<char*>(to) + part * step) + at, own);
+  }
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ struct BlockPanel {
   int64_t parts;   // of a row
   int64_t count;   // of rows
   void* to;
-  void* rest;
+  int64_t step;
 
   template <typename Decoder>
   BlockPanel(Decoder, const LinearWeight& weight, const Panel& panel)
@@ -30,7 +30,7 @@ struct BlockPanel {
         parts(panel.columns / kBlockPart),
         count(panel.rows),
         to(panel.to),
-        rest(panel.rest) {
+        step(panel.step) {
     const int64_t bytes = weight.columns / Decoder::kWeights * Decoder::kBytes;
     const auto* begin = static_cast<const uint8_t*>(weight.data);
     stored = {begin, begin + (weight.rows - 1) * stride + bytes};
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kWarp* kDecodeWarps, 4)  // half of the warps 
                                               panel.first + begin, panel.parts - begin);
     const int64_t first = (row * panel.parts + begin) * kBlockPart;
     run.template for_own<N>(
-        [&](int i, const float(&weights)[N]) { write_weights(weights, panel.to, panel.rest, first + i); });
+        [&](int i, const float(&weights)[N]) { write_weights(weights, panel.to, panel.step, first + i); });
   }
 }
 

@@ -102,7 +102,7 @@ void multiply_panels(const Linear& call, Stream stream) {
     const Tensor decoded = panels.matrix(count, weight.columns);
     dequantise_launch(
         weight,
-        {begin, 0, count, weight.columns, decoded.mutable_data_ptr(), dtype_of(decoded), nullptr},
+        {begin, 0, count, weight.columns, decoded.mutable_data_ptr(), dtype_of(decoded), 0},
         stream);
     const auto bias =
         call.bias ? std::optional<Tensor>(part(*call.bias, 0, begin, count)) : std::nullopt;
@@ -122,7 +122,7 @@ void multiply_panels(const LinearBackward& call, Stream stream) {
     const Tensor decoded = panels.matrix(weight.rows, count);
     dequantise_launch(
         weight,
-        {0, begin, weight.rows, count, decoded.mutable_data_ptr(), dtype_of(decoded), nullptr},
+        {0, begin, weight.rows, count, decoded.mutable_data_ptr(), dtype_of(decoded), 0},
         stream);
     rounded_linear(grad, transposed(as_type(decoded, panels.type)), std::nullopt,
                    part(grad_x, 1, begin, count));

@@ -1,6 +1,7 @@
 // Elements of y that tensor cores left not finite, once more, by ordinary instructions. Products with
-// codes have no scale yet (tensor_rows.h), so that large activations make them infinite where results
-// are not. Parts (tensor_floats.h) of an infinite number give NaN, and their sums may be twice as large.
+// codes have no scale yet (tensor_rows.h), so that large activations in bfloat16 make them infinite where
+// results are not; and a code may be 0, which times an infinite activation is NaN, where the weight is not.
+// Parts (tensor_floats.h) of an infinite number give NaN, and their sums may be twice as large.
 #pragma once
 
 #include "common/reduce.h"
@@ -8,10 +9,6 @@
 
 namespace fusewheel {
 namespace {
-
-// Whether products of finite numbers with codes may be infinite. Those of float16 are below 2^33.
-template <typename T>
-constexpr bool kMayOverflow = std::is_same_v<T, __nv_bfloat16>;
 
 // An element of y without the bias, from scaled codes, by a warp.
 template <typename T, typename Stored>

@@ -121,9 +121,7 @@ __global__ void __launch_bounds__(kWarp* kTensorWarps, kTensorBlocks<M>)
     float y[M][kTensorTiles][4] = {};
     add_chunks<T, Codes, M>(args, weight, plan, scales, row, column, stages, y);
     const unsigned odd = write_sums<T, M>(args, row, column, y, reinterpret_cast<float*>(memory));
-    if (kMayOverflow<T>) {
-      write_scaled_sums<T>(args, weight, row, column, odd);
-    }
+    write_scaled_sums<T>(args, weight, row, column, odd);
   }
 }
 

@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(kDequantiseThreads)
     }
     const int64_t at = row * size + piece * V;
     if (aligned) {
-      write_weights(values, panel.to, panel.rest, at);
+      write_weights(values, panel.to, panel.step, at);
     } else if constexpr (V == kLanes<A>) {
       store(static_cast<A*>(panel.to) + at, values, size - piece * V);
     }

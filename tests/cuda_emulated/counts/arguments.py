@@ -233,9 +233,18 @@ def grouped_blocks_backward(rows: int, new: Callable[..., Tensor] = wide) -> Arg
     return new(rows, OUTER), stored.unflatten(0, (GROUPS, OUTER)), kind, ends(rows)
 
 
-def decoded_groups(rows: int) -> int:
-    """Bytes of these weights in float32, or in two parts in bfloat16, written and read."""
+WEIGHT_PARTS = 3
+"""Of a decoded weight, in bfloat16."""
+
+
+def decoded_floats(rows: int) -> int:
+    """Bytes of these weights in float32, written and read."""
     return 2 * 4 * GROUPS * OUTER * INNER
+
+
+def decoded_groups(rows: int) -> int:
+    """Likewise in parts in bfloat16."""
+    return 2 * 2 * WEIGHT_PARTS * GROUPS * OUTER * INNER
 
 
 def decoded_once(rows: int) -> int:

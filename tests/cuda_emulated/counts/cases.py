@@ -27,11 +27,13 @@ from cuda_emulated.counts.arguments import (
     OUTER,
     SLICE,
     SLICES,
+    WEIGHT_PARTS,
     WIDTH,
     between_layers,
     column_sums,
     decoded,
     decoded_blocks,
+    decoded_floats,
     decoded_groups,
     decoded_once,
     elementwise,
@@ -284,10 +286,11 @@ def _cases() -> Iterator[Case]:
         ("linear_int4_backward", int4_backward),
     ):
         what = f"8192 x {INNER} x {OUTER}"
-        # A decoded weight is a sum of two, and so is a number of float16.
-        yield Case(operator, what, make, 128, 8192, decoded_once, products=2)
+        # A decoded weight is a sum of parts, and a number of float16 of two.
+        yield Case(operator, what, make, 128, 8192, decoded_once, products=WEIGHT_PARTS)
         in_half = partial(in_dtype, make, torch.float16)
-        yield Case(operator, f"float16, {what}", in_half, 128, 8192, decoded_once, products=4)
+        yield Case(operator, f"float16, {what}", in_half, 128, 8192, decoded_once,
+                   products=2 * WEIGHT_PARTS)  # fmt: skip
     for operator, make, what in (
         ("linear_int8", int8, "rounding 8192 x 4096"),
         ("linear_int4", int4, "rounding 8192 x 4096 by 128"),
@@ -310,10 +313,10 @@ def _cases() -> Iterator[Case]:
     ):
         what = f"8192 rows, {groups}"
         own = partial(make, new=new), 256, 8192, decoded_groups
-        yield Case(operator, what, *own, products=2)  # a weight is a sum of two
+        yield Case(operator, what, *own, products=WEIGHT_PARTS)
         own = partial(in_dtype, make, torch.float16), 256, 8192, decoded_groups
-        yield Case(operator, f"float16, {what}", *own, products=4)
-        yield Case(operator, f"float32, {what}", make, 256, 8192, decoded_groups, products=1)
+        yield Case(operator, f"float16, {what}", *own, products=2 * WEIGHT_PARTS)
+        yield Case(operator, f"float32, {what}", make, 256, 8192, decoded_floats, products=1)
     for operator, make in (("grouped_linear", grouped), ("grouped_linear_blocks", grouped_blocks)):
         yield Case(operator, f"8 rows, {groups}", make, 8, 8, products=1)
     what = "8 tokens, 4 of 32, Q4_K, 1024 x 512"

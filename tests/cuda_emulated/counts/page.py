@@ -62,7 +62,7 @@ MEANINGS = {
     "a launch before computes; both launches read `grad`. (At the full shape these are 4 MB, which "
     "the second cache of each of these GPUs holds from one launch to the next.) With many rows "
     "stored codes and blocks are decoded for a product, to float32 or, for tensor cores, to sums "
-    "of two bfloat16 numbers: these numbers count as needed too, written and read. So do the "
+    "of three bfloat16 numbers: these numbers count as needed too, written and read. So do the "
     "values of `attention` by ordinary instructions, which it reads before to mark those that are "
     "not finite.",
     "sectors": "Pieces of 32 bytes that the instructions touch, divided by the pieces that would "
@@ -123,7 +123,7 @@ products of 8192 rows with codes or blocks. The others use float32.
 A case takes the time of its bytes or of its products, whichever is longer. What attention computes
 again counts: the backward 7 products for 5 (8 by ordinary instructions), the forward 3 for 2 in
 float16. So do the parts of numbers that tensor cores multiply: for `linear` 3 products for one, and
-6 for one with a weight in float16; with decoded codes and blocks 2 for one, in float16 4. Left out:
+6 for one with a weight in float16; with decoded codes and blocks 3 for one, in float16 6. Left out:
 too few threads to hide the latency of memory, the speed of caches, and pauses between launches. So
 a GPU may be slower than this.
 

@@ -49,7 +49,7 @@ def test_gradients_for_groups_of_any_size(name, outputs, dtype):
 
 
 def test_infinite_weights(dtype):
-    """Not NaN, though bfloat16 holds them in two parts."""
+    """Not NaN, though tensor cores take them in parts."""
     blocks, _ = weight("Q8_0", 2, 16, 64)
     blocks[1, 5, 0, :2] = torch.tensor([0, 0x7C], dtype=torch.uint8)  # an infinite scale
     blocks[1, 5, 0, 2:] = 1
@@ -60,7 +60,7 @@ def test_infinite_weights(dtype):
 
 @pytest.mark.parametrize("backward", [False, True])
 def test_infinite_activations(dtype, backward):
-    """Not NaN, though the second of the two parts is 0 for these weights."""
+    """Not NaN, though parts of these weights are 0."""
     blocks, kind = weight("Q8_0", 2, 32, 64)
     blocks[..., :2] = torch.tensor([0, 0x3C], dtype=torch.uint8)  # scales of 1
     blocks[..., 2:] = 1

@@ -199,6 +199,20 @@ def test_numbers_at_the_ends_of_the_range(value, dynamic, rows):
     assert_as_good_as_eager(got, base, exact)
 
 
+@pytest.mark.parametrize("rows", [1, 4, 9, 40])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_an_infinite_activation_keeps_its_row_infinite(dynamic, rows, dtype):
+    """Codes of 0, which times infinity would be NaN, stand for weights that are not 0."""
+    codes, scales, zeros = weight(43, 128, 64, dtype=dtype)
+    codes[::2, 2] = 0
+    x = Make(dtype, seed=3)(rows, 128)
+    x[rows // 2, 5] = math.inf
+    arguments = (x, codes, scales, zeros - scales / 2, 64, None, dynamic)
+    got, want = fusewheel.linear_int4(*arguments), REFERENCE(*arguments)
+    assert torch.equal(got.isfinite(), want.isfinite())
+    torch.testing.assert_close(got[rows // 2], want[rows // 2], equal_nan=True)
+
+
 @pytest.mark.parametrize("given", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("group_size", [32, 128])
 @pytest.mark.parametrize("rows", [1, 3, 9, 17, 65])
