@@ -113,7 +113,7 @@ struct TensorSums {
     using B = typename Right::T;
     constexpr int summands = kSummands<typename Left::T, B>;
     // The others would need more registers for two steps at once.
-    constexpr int kTogether = summands == 1 && Right::kAlongInner ? 2 : 1;
+    [[maybe_unused]] constexpr int kTogether = summands == 1 && Right::kAlongInner ? 2 : 1;
 #pragma unroll(kTogether)
     for (int step = 0; step < kTensorInner / kMmaInner; ++step) {
       uint32_t left[kRowTiles][summands][4];

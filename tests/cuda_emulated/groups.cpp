@@ -28,14 +28,13 @@ void decode(const BlockFormat& format, int64_t rows, int64_t count, int64_t gap,
       const int64_t across = columns - column;
       const Buffer to(down * across, sizeof(float), 0, 0xff);
       linear_blocks_dequantise_launch(
-          weight, {row, column, down, across, to.data(), Dtype::kFloat32, nullptr}, nullptr);
+          weight, {row, column, down, across, to.data(), Dtype::kFloat32, 0}, nullptr);
       to.expect_written(sizeof(float), format.name);
-      const Buffer first(down * across, 2, 0, 0xff);
-      const Buffer rest(down * across, 2, 0, 0xff);
+      const Buffer parts(kWeightParts * down * across, 2, 0, 0xff);
+      const int64_t step = down * across * 2;
       linear_blocks_dequantise_launch(
-          weight, {row, column, down, across, first.data(), Dtype::kBFloat16, rest.data()}, nullptr);
-      first.expect_written(2, format.name);
-      rest.expect_written(2, format.name);
+          weight, {row, column, down, across, parts.data(), Dtype::kBFloat16, step}, nullptr);
+      parts.expect_written(2, format.name);
     }
   }
 }
