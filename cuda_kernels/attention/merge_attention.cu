@@ -58,6 +58,7 @@ struct MergeMemory {
     for (int k = 0; k < operands; ++k) {
       at[k] = 0;
     }
+    // Unrolled, it would be a third of the code.
 #pragma unroll 1
     for (int d = 0; d < args.rows.dims; ++d) {
       const uint64_t outer = sizes[d].divide(rest);

@@ -51,8 +51,9 @@ void multiply_parts(const char* op, const GroupedProductArgs& args, bool sums, c
   const LinearWeight& weight = args.weights.first;
   const int64_t columns = args.backward ? weight.columns : weight.rows;
   const int64_t inner = args.backward ? weight.rows : weight.columns;
-  constexpr int64_t kHalf = sizeof(float) / 2;
-  const int64_t bytes = sums ? kWeightParts * kHalf : 2 * kHalf;  // of a number
+  constexpr int64_t kFloat = sizeof(float);
+  constexpr int64_t kHalf = kFloat / 2;
+  const int64_t bytes = sums ? kWeightParts * kHalf : kFloat;  // of a number
   const int64_t fitting = kPartBytes / (std::max<int64_t>(inner, 1) * bytes);  // columns
   const int64_t most = std::min(
       columns, std::max(fitting / kLeastColumns * kLeastColumns, kLeastColumns));

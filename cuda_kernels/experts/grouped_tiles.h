@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<Accumulate<X>>)
         add_bias(args, part, rows.group, column, sums);
       }
     }
-    // In a loop, not four times in a row: the code would be a third larger.
+    // In a loop, not four times in a row: the kernels would be a quarter larger.
 #pragma unroll 1
     for (int r = 0; r < kTileRows; ++r, turn(sums.sums)) {
       const int64_t row = rows.begin + sums.row() + r;

@@ -1,6 +1,6 @@
 // Products of tiles in half types by tensor cores, for groups with many rows: a block has 64 rows and 128
-// columns of the result. float16 and bfloat16 may be mixed: a number of float16, which has 11 digits, is
-// the sum of two in bfloat16, which has 8 and a larger range.
+// columns of the result. Rows in float16 may meet weights in bfloat16: a number of float16, which has 11
+// digits, is the sum of two in bfloat16, which has 8 and a larger range.
 #pragma once
 
 #include "common/half_tile.h"
@@ -67,7 +67,7 @@ constexpr int kTensorStage = (kTile + kTensorColumns) * kTensorInner;  // elemen
 template <typename T>
 constexpr size_t kTensorBytes = kTensorStages * kTensorStage * sizeof(T);
 
-// Two neighbouring numbers of float16 as two sums in bfloat16.
+// Two neighbouring numbers of float16, each as the sum of two in bfloat16. Of an infinity the rest is NaN.
 __device__ inline void split_pair(uint32_t pair, uint32_t& first, uint32_t& rest) {
   __half numbers[2];
   memcpy(numbers, &pair, sizeof(pair));
@@ -77,7 +77,7 @@ __device__ inline void split_pair(uint32_t pair, uint32_t& first, uint32_t& rest
   rest = pair_of(low - cut(low), high - cut(high), __nv_bfloat16{});
 }
 
-// The factors of a tile as so many summands for products with numbers of type B.
+// A left factor of type A is the sum of so many, where it meets right factors of type B.
 template <typename A, typename B>
 constexpr int kSummands = std::is_same_v<A, B> ? 1 : 2;
 
@@ -112,7 +112,7 @@ struct TensorSums {
   __device__ void add(const typename Left::T* a, const typename Right::T* b) {
     using B = typename Right::T;
     constexpr int summands = kSummands<typename Left::T, B>;
-    // The others would need more registers for two steps at once.
+    // Other operands would need more registers for two steps at once than there are.
     [[maybe_unused]] constexpr int kTogether = summands == 1 && Right::kAlongInner ? 2 : 1;
 #pragma unroll(kTogether)
     for (int step = 0; step < kTensorInner / kMmaInner; ++step) {

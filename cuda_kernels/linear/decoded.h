@@ -16,7 +16,8 @@ __device__ void write_weights(const A (&weights)[kLanes<A>], void* to, int64_t, 
   store(static_cast<A*>(to) + at, weights);
 }
 
-// Each part is what a cut leaves of the weight after the parts before; the last one is exact.
+// Each part is cut off what the parts before have left of the weight. The last one leaves nothing but
+// digits below 2^-133, which bfloat16 does not have.
 __device__ inline void write_weights(const float (&weights)[kSums], void* to, int64_t step,
                                      int64_t at) {
   float left[kSums];

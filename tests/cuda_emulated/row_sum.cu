@@ -29,7 +29,7 @@ __device__ float sum_of(float value) {
     __syncthreads();
   }
   const unsigned warps = blockDim.x / kWarp;
-  return warp_reduce<Plus>(sums[threadIdx.x % warps], static_cast<int>(warps));
+  return warp_reduce<Plus>(sums[threadIdx.x & (warps - 1)], static_cast<int>(warps));
 }
 
 // Sum r of a thread is that of (thread + 1) * (r + 1).

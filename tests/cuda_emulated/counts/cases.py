@@ -288,9 +288,8 @@ def _cases() -> Iterator[Case]:
         what = f"8192 x {INNER} x {OUTER}"
         # A decoded weight is a sum of parts, and a number of float16 of two.
         yield Case(operator, what, make, 128, 8192, decoded_once, products=WEIGHT_PARTS)
-        in_half = partial(in_dtype, make, torch.float16)
-        yield Case(operator, f"float16, {what}", in_half, 128, 8192, decoded_once,
-                   products=2 * WEIGHT_PARTS)  # fmt: skip
+        own = partial(in_dtype, make, torch.float16), 128, 8192, decoded_once
+        yield Case(operator, f"float16, {what}", *own, products=2 * WEIGHT_PARTS)
     for operator, make, what in (
         ("linear_int8", int8, "rounding 8192 x 4096"),
         ("linear_int4", int4, "rounding 8192 x 4096 by 128"),
